@@ -17,6 +17,7 @@ from tests.support.programs import ROOT, run_main
 pytestmark = pytest.mark.unit
 
 GATE, HOSTS, BEFORE = '--fail_below=0.95', '--across=hosts', '--against=history'
+SAME_LOSSES = '--same_losses'
 
 
 @pytest.fixture(scope='module')
@@ -320,12 +321,60 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'no rate of n9; no host differs; 6 hosts agree within 2.1 %.',
         ['n9', 'ssh cannot connect'],
     ),
-    # With --deterministic, equal hosts compute equal losses.
+    # With --deterministic, equal machines compute equal losses.
     (
         f'losses {HOSTS} {GATE}',
         1,
-        'no host differs; 6 hosts agree within 0.41 %; n3 computes other losses than the others.',
-        ['wrong: n3 computes other losses than the others'],
+        'no host differs; 6 hosts agree within 0.41 %; n3 computes other losses than 5 others, '
+        'from step 15 on; the losses of n0, n1, n2 and 2 more agree bit for bit.',
+        ['wrong: n3 computes other losses than 5 others'],
+    ),
+    (
+        f'losses_of_two {HOSTS} {SAME_LOSSES}',
+        1,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); n2 computes '
+        'other losses than n1, from step 15 on.',
+        ['--same_losses: n2 computes'],
+    ),
+    (
+        f'losses_once {HOSTS} {SAME_LOSSES}',
+        1,
+        'nothing was compared: too few runs; n2 computes other losses than n1, from step 15 on.',
+        ['--same_losses: n2 computes'],
+    ),
+    (
+        f'losses_at_times {HOSTS} {SAME_LOSSES}',
+        1,
+        'no host differs; 3 hosts agree within 0.40 %; n2 computes different losses from run to '
+        'run, from step 30 on; the losses of n1, n3 agree bit for bit.',
+        ['n2 computes different losses'],
+    ),
+    (
+        f'equal_losses {SAME_LOSSES}',
+        0,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); the losses of '
+        'n1, n2 agree bit for bit.',
+        [],
+    ),
+    (
+        f'other_processors {HOSTS} {SAME_LOSSES}',
+        3,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); losses were not '
+        'compared, since these differ: cpu_model.',
+        ['cannot tell: losses were not compared'],
+    ),
+    (
+        f'right wrong {SAME_LOSSES} {GATE}',
+        1,
+        'no difference is shown between right and wrong: ratio 1.000 (0.995 to 1.005); wrong '
+        'computes other losses than right, from step 15 on.',
+        ['--same_losses: wrong computes'],
+    ),
+    (
+        f'base slow {SAME_LOSSES}',
+        3,
+        'slow is slower than base: ratio 0.800 (0.796 to 0.804).',
+        ['no two equal machines have the same settings with --deterministic'],
     ),
     (
         f'few {HOSTS} {GATE}',

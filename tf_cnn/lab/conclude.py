@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
 from tf_cnn.lab.links import LinkRatio
-from tf_cnn.lab.losses import describe_losses, is_wrong
+from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
 from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
@@ -110,7 +110,7 @@ def judge(rows: Sequence[Row], options: ShowOptions) -> tuple[int, list[str]]:
 
 
 def _judge_losses(rows: Sequence[Row], unclear_code: int) -> tuple[int, list[str]]:
-    if wrong := [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]:
+    if wrong := describe_wrong(rows):
         return BROKEN, [f'--same_losses: {abbreviate(wrong)}']
     agree, uncompared = describe_losses(rows)
     reasons = uncompared or ['no two equal machines have the same settings with --deterministic']
@@ -123,7 +123,7 @@ def _judge_rates(rows: Sequence[Row], limit: float, unclear_code: int) -> tuple[
         f'{row.name} ({row.ratio.value:.3f})' for row in rows if row.ratio and _is_below(row, limit)
     ]
     missing = by_remark(row for row in rows if row.is_missing)
-    wrong = [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]
+    wrong = describe_wrong(rows)
     causes = {'slower than that': slow, 'some results are unknown': missing, 'wrong': wrong}
     if lines := [
         f'{flag}: {title}: {abbreviate([*dict.fromkeys(texts)])}'

@@ -45,6 +45,10 @@ def is_wrong(row: Row) -> bool:
     return row.remark.startswith(WRONG)
 
 
+def describe_wrong(rows: Sequence[Row]) -> list[str]:
+    return [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]
+
+
 def describe_losses(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Returns a clause for each group of rows that agree, and if there is none, for each group of
     equal settings that were not compared.

@@ -179,7 +179,7 @@ class Row:
     @property
     def name(self) -> str:
         prefix = '' if self.label.startswith(f'{self.who}/') else self.who
-        return ' '.join(filter(None, (prefix, self.label)))
+        return ' '.join(filter(None, (prefix, self.label))).removeprefix('on ')
 
     @functools.cached_property
     def energy_ratio(self) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_cnn.lab.links import describe_links
-from tf_cnn.lab.losses import describe_losses, is_wrong
+from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
 from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
 from tf_cnn.lab.runs import (
@@ -62,7 +62,6 @@ def answer(rows: Sequence[Row]) -> str:
         clauses += describe_links(pairs) or _describe_pairs(pairs)
     else:
         clauses += _explain_nothing(rows)
-    wrong = [f'{row.name} {row.remark}' for row in rows if is_wrong(row)]
     agree, uncompared = describe_losses(rows)
     remarks = Counter(
         row.verdict
@@ -72,7 +71,7 @@ def answer(rows: Sequence[Row]) -> str:
     )
     if pairs:
         clauses += [f'{count} {text}' for text, count in remarks.items()]
-    clauses += [*wrong[:_MAX_CLAUSES], *agree, *uncompared]
+    clauses += [*describe_wrong(rows)[:_MAX_CLAUSES], *agree, *uncompared]
     without = {row.who for row in rows if {*absent} & {row.who, *row.who.split(WITH)}}
     if left_out := sum(row.is_left_out and row.who not in without for row in rows):
         clauses.append(f'{plural(left_out, "run")} left out')
