@@ -14,15 +14,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageChops
 
 from tf_cnn.lab.against import read_rows
 from tf_cnn.lab.config import ReportOptions
 from tf_cnn.lab.measure import COMMANDS_FILE
-from tf_cnn.lab.page import Page, make_page
+from tf_cnn.lab.page import make_page
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import BenchmarkError, RunError, UsageError, format_error
 
@@ -64,15 +65,16 @@ def make_figures(root: Path, output: Path) -> Iterator[Path]:
     """Writes the pictures of the results in a folder; yields their paths."""
     output.mkdir(parents=True, exist_ok=True)
     for name, (folder, _) in PLOTS.items():
-        plot = _page(root / folder).plots[0]
+        _, [plot, *_] = _page(root / folder)
         write_atomically(dict(plot.files())[f'{plot.name}.svg'], output / name)
         yield output / name
-    picture = photograph(_page(*(root / name for name in RESULTS)).html)
+    html, _ = _page(*(root / name for name in RESULTS))
+    picture = photograph(html)
     write_atomically(picture, output / PICTURE)
     yield output / PICTURE
 
 
-def _page(*paths: Path) -> Page:
+def _page(*paths: Path) -> tuple[str, Sequence[Any]]:
     rows = read_rows([*map(str, paths)], ReportOptions())
     if problem := next((row for row in rows if row.is_missing), None):
         raise RunError(f'{problem.name}: {problem.remark}')

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.comparing import ROOT
 from tf_cnn.lab.rows import Row
-from tf_cnn.lab.runs import group_repeats
+from tf_cnn.lab.runs import group, repeat_key
 from tf_cnn.machine.run_environment import fingerprint
 from tf_cnn.results.collection import collect
 from tf_cnn.results.document import Result
@@ -90,7 +90,7 @@ def make_page(folders: Sequence[Path]) -> str:
 
 def _machine_lines(folder: Path) -> Iterator[str]:
     results = collect([str(folder)]).results
-    rows = [Row(runs=tuple(repeats)) for repeats in group_repeats(results)]
+    rows = [Row(runs=tuple(repeats)) for repeats in group(results, repeat_key)]
     first, machine = results[0], results[0].machine
     features = [feature for feature in _FEATURES if feature in machine['cpu_features']]
     yield f'## {folder.name}\n'

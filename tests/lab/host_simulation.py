@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_cnn.lab.host_ratios import compare_with_others
-from tf_cnn.lab.ratios import Estimate
+from tf_cnn.lab.ratios import Ratio, compare, compare_with_others, estimate_runs
 
 HOSTS = (2, 3, 4, 8, 32, 64)
 SPREAD = 0.03
@@ -40,15 +39,12 @@ FIFTH = Scenario(slow_rate=0.9, slow_share=0.2)
 SLOW_AND_WILD = Scenario(slow_rate=0.9, wild_rate=0.5)
 
 
-def estimate_hosts(rates: NDArray[np.float64]) -> list[Estimate]:
-    """Returns estimate_runs of each row of [num_hosts, num_runs] images/sec, in one go."""
-    num_runs = rates.shape[1]
-    costs = (1 / rates).mean(1)
-    variances = (1 / rates / costs[:, None]).var(1, ddof=1) / num_runs
-    return [
-        Estimate(1 / cost, num_runs, variance, num_runs - 1)
-        for cost, variance in zip(costs.tolist(), variances.tolist(), strict=True)
-    ]
+def ratios_of(rates: NDArray[np.float64]) -> list[Ratio]:
+    estimates = [*map(estimate_runs, rates)]
+    if len(estimates) == 2:
+        return [compare(*estimates[::-1]), compare(*estimates)]
+    medians = np.median(rates, axis=1).tolist()
+    return [ratio for ratio, _ in compare_with_others(estimates, medians)]
 
 
 def simulate(scenario: Scenario, num_hosts: int, num_runs: int, trials: int) -> tuple[float, float]:
@@ -64,7 +60,7 @@ def simulate(scenario: Scenario, num_hosts: int, num_runs: int, trials: int) -> 
         rates = np.exp(draw.normal(0, spreads, (num_hosts, num_runs)))
         rates[num_hosts - num_slow :] *= scenario.slow_rate
         rates[0, 0] *= scenario.wild_rate
-        ratios = compare_with_others(estimate_hosts(rates), np.median(rates, axis=1).tolist())
+        ratios = ratios_of(rates)
         slow_ratios = ratios[num_hosts - num_slow :]
         num_found += sum(ratio.is_significant and ratio.value < 1 for ratio in slow_ratios)
         num_wrong += any(ratio.is_significant for ratio in ratios[: num_hosts - num_slow])

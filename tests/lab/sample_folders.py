@@ -2,7 +2,7 @@
 
 import itertools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,26 @@ def write_hosts(folder: Path | str, rates: Mapping[str, float], **changes: Any) 
         write_runs(f'{folder}/{name}', rates_around(rate, spread=0.01), host=name, **changes)
 
 
+def write_losses(
+    folder: str, wrong_steps: Mapping[str, Sequence[int]], *, cpu_model: bool = False
+) -> None:
+    """Writes runs of hosts with --deterministic; their losses are wrong from these steps on, or
+    never.
+    """
+    for name, steps in wrong_steps.items():
+        for rate, step in zip(rates_around(100, len(steps)), steps, strict=True):
+            machine = {'hostname': name, **({'cpu_model': name} if cpu_model else {})}
+            document = sample_document(
+                rate=rate, noise=0, flags={'deterministic': True}, machine=machine
+            )
+            values = document['workers'][0]['steps']
+            values['loss'] = [
+                loss * (1.5 if 0 < step <= number else 1)
+                for loss, number in zip(values['loss'], values['global_step'], strict=True)
+            ]
+            write(f'{folder}/{name}', document)
+
+
 def write_pairs(folder: Path | str, rates: Mapping[str, float], count: int) -> None:
     """Writes three exchanges of each pair of node1, node2 ...; `rates` has those of slow hosts."""
     names = [f'node{number}' for number in range(1, count + 1)]
@@ -100,9 +120,11 @@ def write_pairs(folder: Path | str, rates: Mapping[str, float], count: int) -> N
 
 def write_all_folders() -> None:
     """Writes the folders that the table of answers names, below the working directory."""
-    write_runs('base')
+    for folder in ('base', 'x/results', 'deep/xeon-avx512-2-cores'):
+        write_runs(folder)
+    for folder in ('slow', 'y/results', 'deep/epyc-avx512-2-cores'):
+        write_runs(folder, 80)
     write_runs('same', 100.1)
-    write_runs('slow', 80)
     write_runs('noisy', [70, 90, 30])
     write_runs('two', [60, 61])
     write_runs('short', 50, seconds=[0.01] * 20)
@@ -165,6 +187,14 @@ def write_all_folders() -> None:
     for size in (16, 32):
         rates = dict.fromkeys(names, 100) | ({'n3': 80} if size == 32 else {})
         write_hosts('slow_in_one', rates, flags={'batch_size': size})
+    write_losses('losses', {name: [0, 0, 0] for name in names} | {'n3': [15, 15, 15]})
+    write_losses('losses_of_two', {'n1': [0, 0, 0], 'n2': [15, 15, 15]})
+    write_losses('losses_once', {'n1': [0], 'n2': [15]})
+    write_losses('losses_at_times', {'n1': [0, 0, 0], 'n2': [0, 0, 30], 'n3': [0, 0, 0]})
+    write_losses('equal_losses', {'n1': [0, 0, 0], 'n2': [0, 0, 0]})
+    write_losses('other_processors', {'n1': [0] * 3, 'n2': [15] * 3}, cpu_model=True)
+    for folder, step in (('right', 0), ('wrong', 15)):
+        write_losses(folder, {'n1': [step] * 3})
     many = {f'n{number:02}': 100 + number % 3 for number in range(16)}
     write_hosts('many_hosts', many)
     write_hosts('two_hosts', {'n1': 100, 'n2': 80})
@@ -205,6 +235,7 @@ def write_all_folders() -> None:
     Path('published.csv').write_text('batch_size,speed_up\n16,1\n32,1.26\n64,1.4\n')
     Path('new.log').write_text(LOG)
     Path('old.log').write_text(LOG.replace('80.00', '160.00'))
+    Path('ranks.log').write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in LOG.splitlines()))
     Path('half.log').write_text(LOG.replace('total images/sec: 80.00\n', ''))
     Path('empty').touch()
     Path('text').write_text('epoch 1: loss 3.2\n')

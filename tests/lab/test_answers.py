@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 import tf_cnn_benchmarks
-from tests.lab.sample_folders import LOG, write_all_folders, write_runs
+from tests.lab.sample_folders import write_all_folders, write_runs
 from tests.support.programs import ROOT, run_main
 
 pytestmark = pytest.mark.unit
 
 GATE, HOSTS, BEFORE = '--fail_below=0.95', '--across=hosts', '--against=history'
+SAME_LOSSES = '--same_losses'
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +68,7 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         f'base noisy {GATE}',
         3,
         'no difference is shown between base and noisy: ratio 0.510 (0.111 to 2.343).',
-        ['cannot tell: noisy: 0.111 is not excluded; about 9 rounds would'],
+        ['cannot tell: noisy: 0.111 is not excluded; about 10 rounds would'],
     ),
     (
         f'base noisy {GATE} --exit_unclear=125',
@@ -197,6 +198,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'published: ratio 1.038 (1.033 to 1.042).',
         ['1.15       1.26', '1.45        1.4'],
     ),
+    (
+        'ups --published=published.csv',
+        0,
+        'batch 64 is slower than published: ratio 0.714 (0.711 to 0.718); batch 32 is slower than '
+        'published: ratio 0.794 (0.790 to 0.797); 1 not published.',
+        [],
+    ),
     # What does not count is named, and fails a gate if it may be a slow run.
     (
         f'base partial {GATE}',
@@ -284,6 +292,15 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'difference is shown in 1 (ratio 1.008).',
         [],
     ),
+    # Kinds of machines have no host in common.
+    (
+        f'containers hosts {GATE}',
+        1,
+        'nothing was compared: host is n0, n1, n2 and 3 more in hosts and node1, node2, node3 in '
+        'containers (to compare kinds of machines give one machine of each, or use '
+        '--across=hosts).',
+        [],
+    ),
     # The folder names a container.
     (
         f'containers {HOSTS} {GATE}',
@@ -303,6 +320,61 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         1,
         'no rate of n9; no host differs; 6 hosts agree within 2.1 %.',
         ['n9', 'ssh cannot connect'],
+    ),
+    # With --deterministic, equal machines compute equal losses.
+    (
+        f'losses {HOSTS} {GATE}',
+        1,
+        'no host differs; 6 hosts agree within 0.41 %; n3 computes other losses than 5 others, '
+        'from step 15 on; the losses of n0, n1, n2 and 2 more agree bit for bit.',
+        ['wrong: n3 computes other losses than 5 others'],
+    ),
+    (
+        f'losses_of_two {HOSTS} {SAME_LOSSES}',
+        1,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); n2 computes '
+        'other losses than n1, from step 15 on.',
+        ['--same_losses: n2 computes'],
+    ),
+    (
+        f'losses_once {HOSTS} {SAME_LOSSES}',
+        1,
+        'nothing was compared: too few runs; n2 computes other losses than n1, from step 15 on.',
+        ['--same_losses: n2 computes'],
+    ),
+    (
+        f'losses_at_times {HOSTS} {SAME_LOSSES}',
+        1,
+        'no host differs; 3 hosts agree within 0.40 %; n2 computes different losses from run to '
+        'run, from step 30 on; the losses of n1, n3 agree bit for bit.',
+        ['n2 computes different losses'],
+    ),
+    (
+        f'equal_losses {SAME_LOSSES}',
+        0,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); the losses of '
+        'n1, n2 agree bit for bit.',
+        [],
+    ),
+    (
+        f'other_processors {HOSTS} {SAME_LOSSES}',
+        3,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005); losses were not '
+        'compared, since these differ: cpu_model.',
+        ['cannot tell: losses were not compared'],
+    ),
+    (
+        f'right wrong {SAME_LOSSES} {GATE}',
+        1,
+        'no difference is shown between right and wrong: ratio 1.000 (0.995 to 1.005); wrong '
+        'computes other losses than right, from step 15 on.',
+        ['--same_losses: wrong computes'],
+    ),
+    (
+        f'base slow {SAME_LOSSES}',
+        3,
+        'slow is slower than base: ratio 0.800 (0.796 to 0.804).',
+        ['no two equal machines have the same settings with --deterministic'],
     ),
     (
         f'few {HOSTS} {GATE}',
@@ -342,6 +414,24 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         'faster is faster than the 10 runs before: ratio 1.188 (1.138 to 1.243).',
         [],
     ),
+    (
+        f'slower --against=two {GATE}',
+        3,
+        'nothing was compared: too few runs before: 2 of 3.',
+        ['cannot tell: slower: too few runs before: 2 of 3'],
+    ),
+    (
+        f'slower --against=noisy {GATE}',
+        3,
+        'too few runs for a verdict between the 3 runs before and slower: ratio 1.143.',
+        ['the runs before differ too much'],
+    ),
+    (
+        f'faster --against=torn {GATE}',
+        1,
+        'faster is faster than the 3 runs before: ratio 1.196 (1.123 to 1.280); 1 run left out.',
+        ['unknown: torn/torn.json'],
+    ),
     # The shards in --data_dir count, not its path.
     (
         f'job --against=jobs {GATE}',
@@ -363,6 +453,21 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
             ('other_size', 'history', 'batch_size'),
         )
     ),
+    # Energy, and titles that tell sides apart.
+    (
+        'thirsty frugal',
+        0,
+        'no difference is shown between thirsty and frugal: ratio 1.000 (0.995 to 1.005).',
+        ['energy', '0.70'],
+    ),
+    *(
+        (argv, 0, f'{slow} is slower than {base}: ratio 0.800 (0.796 to 0.804).', [])
+        for argv, base, slow in (
+            ('base/ ./slow', 'base', 'slow'),
+            ('x/results y/results', 'x', 'y'),
+            ('deep/xeon-avx512-2-cores deep/epyc-avx512-2-cores', 'xeon', 'epyc'),
+        )
+    ),
     # Logs of the original program.
     (
         'new.log old.log',
@@ -381,6 +486,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         0,
         'too few runs for a verdict between new.log and half.log: ratio 1.000.',
         ['half.log', 'total'],
+    ),
+    # With prefixes that begin like JSON.
+    (
+        'new.log ranks.log',
+        0,
+        'too few runs for a verdict between new.log and ranks.log: ratio 1.000.',
+        [],
     ),
 )
 
@@ -408,32 +520,36 @@ def test_the_answer_is_the_first_line_in_each_format(argv, code, sentence, facts
 
 
 def test_json_has_all_numbers_of_each_row():
-    document = document_of('sizes sizes_of_xla')
-    rows = {row['setting'].get('batch_size'): row for row in document['rows'] if row['who']}
-    assert [*rows] == [64, 32, 128, 16]
-    for size, row in rows.items():
-        is_pair = size in (32, 64)
-        assert (row['who'], len(row['files'])) == ('sizes' if size == 16 else 'sizes_of_xla', 3)
-        assert (row['ratio'] is not None, row['is_significant']) == (is_pair, is_pair)
-        assert row['interval'][0] < row['rate'] < row['interval'][1]
-        if is_pair:
-            other = row['reference']
-            assert (other['name'], len(other['files'])) == ('sizes', 3)
-            assert row['ratio'] == pytest.approx(row['rate'] / other['rate'])
-            low, high = row['ratio_interval']
-            assert 1 < low < row['ratio'] < high
-            assert row['differences'] == {'xla': [False, True]}
-        else:
-            assert row['remark'] == f'only in {row["who"]}'
-    [mean] = [row for row in document['rows'] if not row['who']]
-    pairs = [row['ratio'] for row in document['rows'][:2]]
-    assert mean['ratio'] == pytest.approx(np.prod(pairs) ** (1 / 2))
-    assert mean['ratio_interval'][0] < mean['ratio'] < mean['ratio_interval'][1]
+    rows = document_of('sizes sizes_of_xla')['rows']
+    facts = [(row['who'], row['setting'].get('batch_size'), row['remark']) for row in rows]
+    assert facts == [
+        ('sizes_of_xla', 64, None),
+        ('sizes_of_xla', 32, None),
+        ('sizes_of_xla', 128, 'only in sizes_of_xla'),
+        ('sizes', 16, 'only in sizes'),
+        ('', None, None),
+    ]
+    pair, *_, mean = rows
+    other = pair['reference']
+    assert (other['name'], len(other['files']), len(pair['files'])) == ('sizes', 3, 3)
+    assert pair['interval'][0] < pair['rate'] < pair['interval'][1]
+    assert pair['ratio'] == pytest.approx(pair['rate'] / other['rate'])
+    assert pair['differences'] == {'xla': [False, True]}
+    assert mean['ratio'] == pytest.approx(np.sqrt(pair['ratio'] * rows[1]['ratio']))
+    for row in (pair, mean):
+        low, high = row['ratio_interval']
+        assert 1 < low < row['ratio'] < high
+    assert [row['is_significant'] for row in rows] == [True, True, False, False, True]
 
 
-def test_rows_are_sorted_by_the_size_of_a_significant_difference():
+def test_rows_are_sorted_by_the_size_of_a_significant_difference_or_by_their_price():
     rows = document_of('ups downs')['rows']
     assert [row['setting'].get('batch_size') for row in rows] == [16, 64, 8, 32, None]
+    prices = '--price_per_hour=base=1,slow=0.5,same=0.9'
+    costs = [
+        (row['who'], row['cost_ratio']) for row in document_of(f'base slow same {prices}')['rows']
+    ]
+    assert costs == [('slow', pytest.approx(0.625)), ('same', pytest.approx(0.9 / 1.001))]
     # A sweep keeps the baseline on top.
     assert document_of('sizes')['rows'][0]['verdict'] == 'baseline'
 
@@ -454,7 +570,7 @@ def test_at_most_six_lines_follow_the_table_and_json_has_all():
     assert f'{len(notes) - 5} more notes' in lines[-1]
 
 
-def test_runs_of_the_published_table_are_held_against_it_and_sides_sorted_by_their_price(tmp_path):
+def test_runs_of_the_published_table_are_held_against_it(tmp_path):
     with (ROOT / 'tf_cnn/lab/seed_table.csv').open() as file:
         for entry in csv.DictReader(file):
             workers, _, devices = entry['shape'].partition('*')
@@ -469,10 +585,6 @@ def test_runs_of_the_published_table_are_held_against_it_and_sides_sorted_by_the
     for row in rows:
         assert row['ratio'] == pytest.approx(1, abs=0.05)
         assert row['speed_up'] == pytest.approx(row['published_speed_up'] * row['ratio'])
-    prices = '--price_per_hour=base=1,slow=0.5,same=0.9'
-    rows = document_of(f'base slow same {prices}')['rows']
-    assert [row['who'] for row in rows] == ['slow', 'same']
-    assert [row['cost_ratio'] for row in rows] == pytest.approx([0.625, 0.9 / 1.001])
 
 
 def test_text_of_a_result_cannot_control_the_terminal():
@@ -491,36 +603,6 @@ def test_standard_input_is_a_result_or_a_log(name, monkeypatch):
             [row] = document_of(argv)['rows']
         assert row['ratio'] == pytest.approx(ratio)
         assert 'standard input' in [*row['files'], *row['reference']['files']]
-
-
-def test_a_log_with_prefixes_that_begins_like_json_is_a_log():
-    for name, rate in (('a', '80.00'), ('b', '40.00')):
-        lines = LOG.replace('80.00', rate).splitlines()
-        Path(name).write_text(''.join(f'[1,0]<stdout>:{line}\n' for line in lines))
-    assert document_of('a b')['rows'][0]['ratio'] == 0.5
-
-
-def test_titles_tell_the_sides_apart():
-    for target, links in {
-        'base': ('x/results', 'deep/xeon-avx512-2-cores'),
-        'slow': ('y/results', 'deep/epyc-avx512-2-cores'),
-    }.items():
-        for link in map(Path, links):
-            link.parent.mkdir(exist_ok=True)
-            link.symlink_to(Path(target).resolve())
-    for argv, names in (
-        ('base/ ./slow', ('base', 'slow')),
-        ('x/results y/results', ('x', 'y')),
-        ('deep/xeon-avx512-2-cores deep/epyc-avx512-2-cores', ('xeon', 'epyc')),
-    ):
-        [row] = document_of(argv)['rows']
-        assert (row['reference']['name'], row['who']) == names
-
-
-def test_a_result_and_its_energy():
-    [row] = document_of('thirsty frugal')['rows']
-    assert row['energy_ratio'] == pytest.approx(0.7)
-    assert '0.70' in run_main('compare', 'thirsty', 'frugal')[0]
 
 
 class Terminal(io.StringIO):

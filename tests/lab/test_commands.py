@@ -161,16 +161,24 @@ def test_processes_that_a_command_leaves_are_ended_and_it_is_said():
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_all_processes_of_a_command_end_with_the_launcher(number):
-    command = f'--command={LEAVING}; touch waits; wait; sleep 100'
-    words = ['sweep', command, '--grid=N=1', '--output=out']
+def test_a_signal_ends_all_processes_of_a_command_and_results_stay(number):
+    command = f'--command=test $N = 1 || {{ {LEAVING}; touch waits; wait; sleep 100; }}'
+    words = ['sweep', command, '--grid=N=1,2', '--output=out']
     with subprocess.Popen(
-        [*WITH_SIGINT, *PROGRAM, *words], env=environment(), stderr=subprocess.PIPE
+        [*WITH_SIGINT, *PROGRAM, *words], env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         wait_for(lambda: Path('waits').exists() and len(pids_in('pids')) == 2)
         process.send_signal(number)
-        assert process.wait(DEADLINE_SECS) == (-9 if number == signal.SIGKILL else 128 + number)
+        _, messages = process.communicate(timeout=DEADLINE_SECS)
     assert_ended(pids_in('pids'))
+    assert [path.name for path in Path('out/results').iterdir()] == ['1-1.1.json']
+    if number == signal.SIGKILL:
+        assert process.returncode == -9
+    else:
+        assert process.returncode == 128 + number, messages
+        *_, advice, error = messages.splitlines()
+        check_line(advice, '--output=out')
+        assert error.startswith('tf_cnn_benchmarks: error: ')
 
 
 def test_one_ctrl_c_ends_a_pattern_that_backtracks():

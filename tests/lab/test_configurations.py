@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,14 @@ from tests.support.outputs import check_line, refused
 from tests.support.programs import run_main
 from tf_cnn.cluster.topology import Shape
 from tf_cnn.lab.config import SweepOptions
-from tf_cnn.lab.configurations import check_placeholders, pair_up, run_of_command
+from tf_cnn.lab.configurations import (
+    Configuration,
+    check_placeholders,
+    pair_up,
+    run_of_command,
+)
 from tf_cnn.lab.measure import order_of_round
-from tf_cnn.lab.sources import Sweep, plan_sweep
+from tf_cnn.lab.sources import plan_sweep, read_sweep
 from tf_cnn.lab.sweep_file import list_shipped_sweeps
 from tf_cnn.managers.modes import MODES
 from tf_cnn.system.errors import UsageError
@@ -45,12 +51,20 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1,2,3')
 
 
+class Sweep(NamedTuple):
+    """What a sweep measures, and the captions of what cannot run, by the reason."""
+
+    configurations: list[Configuration]
+    left_out: dict[str, list[str]]
+
+
 def plan(text: str, *argv: str, grid: Sequence[str] = ()) -> Sweep:
     """Plans the sweep of a file with this text, of a name, or of a grid."""
-    name = text if text in list_shipped_sweeps() else 'sweep_file.toml' if text else None
+    name = text if text in list_shipped_sweeps() else 'sweep_file.toml' if text else ''
     if name == 'sweep_file.toml':
         Path(name).write_text(text)
-    return plan_sweep(name, SweepOptions(grid=tuple(grid)), frozenset(), argv)
+    file = read_sweep(name, grid)
+    return Sweep(*plan_sweep(file, file.fill(SweepOptions(), ()), argv))
 
 
 def settings_in(sweep: Sweep) -> list[tuple[str, ...]]:
@@ -184,7 +198,7 @@ def test_the_sweeps_that_come_with_the_program_can_run(name, monkeypatch):
     monkeypatch.delenv('CUDA_VISIBLE_DEVICES')
     sweep = plan(name)
     assert len(sweep.configurations) > 2
-    assert sweep.title not in ('', name)
+    assert read_sweep(name, ()).title not in (None, '', name)
     if name == 'all_models':
         assert [each.setting['model'] for each in sweep.configurations] == MODELS.list_models()
     if name == 'seed_table':

@@ -83,17 +83,3 @@ def test_the_last_complete_runs_of_the_setting_on_the_machine_count():
         assert row['reference']['files'][0] == 'earlier/7.json'
         assert row['ratio'] == pytest.approx(rate / 90)
         assert row['differences']['versions.tensorflow'] == ['2.20.0', '2.21.0']
-
-
-@pytest.mark.parametrize(
-    ('rates', 'fact'),
-    [((100, 100), 'too few runs before: 2 of 3'), ((20, 400, 90, 1500, 5), 'differ too much')],
-)
-def test_too_few_runs_and_runs_that_differ_too_much_give_no_verdict(rates, fact):
-    for day, rate in enumerate(rates):
-        write_runs('earlier', [rate], day=day)
-    row = judge(100)
-    assert (row['ratio_interval'], row['is_significant']) == (None, False)
-    argv = ('compare', 'again', '--against=earlier', '--fail_below=0.9')
-    write_runs('again', [100], day=25)
-    assert fact in ' '.join(run_main(*argv, code=3))

@@ -13,11 +13,9 @@ from tests.lab.host_simulation import (
     SLOW_AND_WILD,
     WIDE,
     WILD,
-    estimate_hosts,
     simulate,
 )
-from tf_cnn.lab.host_ratios import compare_with_others, variance_of_median
-from tf_cnn.lab.ratios import compare, estimate_runs
+from tf_cnn.lab.ratios import variance_of_median
 
 pytestmark = pytest.mark.unit
 
@@ -59,24 +57,6 @@ def test_a_slow_host_is_found_and_the_others_are_not_blamed(num_hosts):
 def test_unequal_spreads_name_more_hosts_but_not_many(num_hosts, most):
     trials = num_trials(num_hosts)
     assert simulate(WIDE, num_hosts, 3, trials)[1] <= most + tolerance(trials, most)
-
-
-def test_two_hosts_are_compared_as_two_settings_are():
-    sides = [estimate_runs([100, 101, 102]), estimate_runs([90, 93, 89, 92])]
-    first, second = compare_with_others(sides, [0, 0])
-    ratio = compare(*sides)
-    assert (second.value, second.interval) == (ratio.value, ratio.interval)
-    assert first.value == pytest.approx(1 / second.value)
-
-
-def test_the_simulation_estimates_as_the_program_does():
-    rates = np.random.default_rng(1).uniform(90, 110, (4, 5))
-    for estimate, runs in zip(estimate_hosts(rates), rates, strict=True):
-        expected = estimate_runs(runs)
-        assert (estimate.images_per_second, estimate.variance) == pytest.approx(
-            (expected.images_per_second, expected.variance)
-        )
-        assert estimate.interval == pytest.approx(expected.interval)
 
 
 def test_the_variance_of_a_median_is_exact():

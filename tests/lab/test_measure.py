@@ -196,20 +196,6 @@ def test_a_sweep_that_was_killed_continues_with_what_is_missing():
     assert sizes_in_log()[7:] == [2]
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_and_says_how_to_continue(number):
-    with sweeping({'--batch_size=2': 'wait'}) as process:
-        wait_for(lambda: len(pids_in('waiting')) == 2)
-        process.send_signal(number)
-        _, messages = process.communicate(timeout=DEADLINE_SECS)
-        assert process.returncode == 128 + number, messages
-    assert_ended(pids_in('waiting'))
-    *_, advice, error = messages.splitlines()
-    check_line(advice, '--output=out')
-    assert error.startswith('tf_cnn_benchmarks: error: ')
-    assert [path.name for path in Path('out/results').iterdir()] == ['1-1.1.json']
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason='mounting a small disk needs root')
 def test_a_full_disk_ends_the_sweep_in_one_line_and_loses_nothing():
     disk = Path('out')
@@ -252,10 +238,10 @@ def test_configurations_of_one_group_run_at_the_same_time(monkeypatch):
     ]
     laboratory.create_or_resume(configurations)
     runs = [*laboratory.measure(configurations, 2)]
-    assert [(run.configuration.name, run.round_number) for run in runs] == [
+    assert [(configuration.name, number) for configuration, number, *_ in runs] == [
         *zip('acbddbac', [1] * 4 + [2] * 4, strict=True)
     ]
-    assert all(isinstance(run.outcome, Result) for run in runs)
+    assert all(isinstance(outcome, Result) for _, _, outcome, _ in runs)
 
 
 def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_written_an_error(
@@ -265,8 +251,8 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
     laboratory = Laboratory(Path('out'))
     missing = Configuration('a', ['/missing'])
     laboratory.create_or_resume([missing])
-    [run] = laboratory.measure([missing], 1)
-    check_line(run.outcome.reason, '/missing', '127')
+    [(_, _, outcome, _)] = laboratory.measure([missing], 1)
+    check_line(outcome.reason, '/missing', '127')
     laboratory.logs.rename('logs')
     laboratory.logs.touch()
     with failed(laboratory.logs):

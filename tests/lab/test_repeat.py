@@ -9,9 +9,9 @@ import pytest
 
 from tests.lab.fake_runs import interrupt_when, pids_in, use_fake_program
 from tests.support.outputs import check_line, failed, refused
-from tests.support.sample_results import sample_document, sample_record, write_document
+from tests.support.sample_results import sample_document, write_document
 from tf_cnn.cli.benchmark import main
-from tf_cnn.lab.repeat import _summarize_warnings, run_repeats
+from tf_cnn.lab.repeat import run_repeats
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.results.console import Console, format_total
 from tf_cnn.results.document import Result, read_result
@@ -53,8 +53,7 @@ def test_each_run_is_a_process_and_the_total_covers_all():
     assert repeats.out == f'{format_total(80)}\n'
     for number in (1, 2, 3):
         assert f'run {number} of 3: 80.0 images/sec' in repeats.err
-    [line] = [line for line in repeats.err if line.startswith('rate of 3 runs: 80.0 ')]
-    check_line(line, '95 % interval 80.0 to 80.0 (+/- 0.0 %)')
+    assert 'lenet, replicated, batch 8, 1*1: 80.0 images/sec (80.0 to 80.0).' in repeats.err
     check_line(repeats.err[-1], paths[0], paths[2])
 
 
@@ -89,19 +88,9 @@ def test_the_banner_and_each_warning_of_the_runs_are_shown_once():
     banner = ['TensorFlow:  2.21', 'Batch size:  32 global', 'Machine:     Example CPU 1', '=' * 10]
     assert repeats.err[: len(banner)] == banner
     assert repeats.err.count(banner[0]) == 1
-    texts = [line.partition('3 of 3 runs: ')[2] for line in repeats.err if 'warning' in line]
-    assert texts == ['a', 'b', 'c']
-
-
-def test_a_warning_with_different_numbers_says_which_run_has_the_numbers():
-    loads = (None, '85 % of the cores', '12 % of the cores')
-    outcomes = [
-        sample_record(warnings=[{'code': 'machine_loaded', 'text': load}] if load else [])
-        for load in loads
-    ]
-    assert _summarize_warnings(outcomes) == ['2 of 3 runs, in run 2: 85 % of the cores']
-    same = [sample_record(warnings=[{'code': 'steal', 'text': 'x'}]) for _ in range(3)]
-    assert _summarize_warnings(same) == ['3 of 3 runs: x']
+    notes = repeats.err[-4:-1]
+    assert notes[1:] == ['warning: all: a', 'warning: all: b']
+    check_line(notes[0], '! 3 of 3 runs were disturbed')
 
 
 def test_a_run_that_stopped_early_is_reported_with_its_reason_and_stays(monkeypatch):
@@ -111,7 +100,8 @@ def test_a_run_that_stopped_early_is_reported_with_its_reason_and_stays(monkeypa
     assert repeats.out == f'{format_total(80)}\n'
     [line] = [line for line in repeats.err if 'run 2 of 3: ' in line]
     check_line(line, 'failed', 'the loss is nan')
-    assert any('1 of 3 runs failed' in line and 'the loss is nan' in line for line in repeats.err)
+    assert any(line.endswith('80.0 images/sec; 1 run left out.') for line in repeats.err)
+    assert 'run 2: left out: the loss is nan' in repeats.err
     stopped = read_result(Path('r.2.json'))
     assert isinstance(stopped, Result)
     assert not stopped.is_complete
@@ -133,9 +123,8 @@ def test_ctrl_c_shows_the_total_of_the_finished_runs(monkeypatch):
     assert repeats.out == f'{format_total(80)}\n'
     assert 'stopped after 2 of 5 runs' in repeats.err
     # Two runs have no interval.
-    [line] = [line for line in repeats.err if line.startswith('rate of 2 runs: 80.0 ')]
-    assert '--repeat=3' in line
-    assert '95 %' not in line
+    assert 'lenet, replicated, batch 8, 1*1: 80.0 images/sec.' in repeats.err
+    assert repeats.err[-1].endswith('--repeat=3')
 
 
 def test_files_that_cannot_be_made_or_that_a_later_run_would_overwrite_are_refused():

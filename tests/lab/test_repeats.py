@@ -1,14 +1,14 @@
 """Runs are repeats if they do the same work with the same settings, however these are given."""
 
-import json
 from typing import Any
 
 import pytest
 
-from tests.lab.sample_folders import write
-from tests.support.programs import run_main
 from tests.support.sample_results import record_of, sample_document
+from tf_cnn.lab.against import same_batch_size
+from tf_cnn.lab.rows import make_rows
 from tf_cnn.lab.runs import flag_differences, format_differences, repeat_key, workload_differences
+from tf_cnn.lab.sides import Side
 from tf_cnn.plan.params import SPECS
 
 pytestmark = pytest.mark.unit
@@ -114,26 +114,20 @@ def limited(name: str, value: Any, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize('name', LIMITS)
-def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name, tmp_path):
+def test_runs_under_another_limit_are_no_repeats_and_the_limit_is_named(name):
     values = LIMITS[name]
     before, after = (record_of(limited(name, value)) for value in values)
     assert before.machine['fingerprint'] == after.machine['fingerprint']
     for across in (False, True):
         keys = {repeat_key(record, across_versions=across) for record in (before, after)}
         assert len(keys) == 2
-    for number in range(6):
-        document = limited(name, values[number % 2], rate=100 - 50 * (number % 2), noise=0)
-        write(tmp_path / 'runs', document)
-    out, _ = run_main('compare', tmp_path / 'runs', '--format=json')
-    baseline, row = json.loads(out)['rows']
-    assert [len(each['files']) for each in (baseline, row)] == [3, 3]
-    assert row['verdict'] == 'slower'
-    assert row['setting'][name] != baseline['setting'][name]
-    # They do not judge a later run, and are counted.
-    write(tmp_path / 'new', limited(name, values[1], rate=50, noise=0), day=9)
-    out, _ = run_main('compare', tmp_path / 'new', f'--against={tmp_path}/runs', '--format=json')
-    [row] = json.loads(out)['rows']
-    assert (row['ratio'], len(row['reference']['files'])) == (pytest.approx(1), 3)
+    runs = [
+        record_of(limited(name, values[number % 2], rate=100 - 50 * (number % 2), noise=0))
+        for number in range(6)
+    ]
+    baseline, row = make_rows([Side('', runs)], same_batch_size)
+    assert (len(baseline.runs), len(row.runs), row.verdict) == (3, 3, 'slower')
+    assert row.setting[name] != baseline.setting[name]
 
 
 @pytest.mark.parametrize(

@@ -120,14 +120,15 @@ def main(arguments: Arguments[ClusterCommandOptions]) -> int:
 def _measure_hosts(options: ClusterCommandOptions, run_flags: Sequence[str]) -> int:
     """Returns the exit code of --each or --pairs: 1 if a run failed, else the comparison's."""
     # Imported here, since every process of --each and --pairs starts from this module.
-    from tf_cnn.lab.against import median_of_others, same_losses
+    from tf_cnn.lab.against import median_of_others
     from tf_cnn.lab.conclude import conclude
     from tf_cnn.lab.links import links
+    from tf_cnn.lab.losses import same_losses
     from tf_cnn.lab.rows import importance, make_rows
     from tf_cnn.lab.sides import by_host
     from tf_cnn.lab.sources import measure_hosts
 
     side, failed = measure_hosts(options, options, run_flags)
-    hold = links(options.fail_below) if options.pairs else same_losses(median_of_others)
-    rows = make_rows(by_host([side]), hold)
+    hold = links(options.fail_below) if options.pairs else median_of_others
+    rows = make_rows(by_host([side]), same_losses(hold))
     return conclude(sorted(rows, key=importance), options, failed)

@@ -10,6 +10,7 @@ from tf_cnn.lab.conclude import add_prices, print_verdict
 from tf_cnn.lab.config import ReportOptions
 from tf_cnn.lab.page import make_page
 from tf_cnn.lab.rows import settings_with_references
+from tf_cnn.lab.sentence import answer
 from tf_cnn.plan.outputs import check_file
 from tf_cnn.system.atomic import write_atomically
 from tf_cnn.system.errors import STDIO, RunError, UsageError, plural
@@ -44,13 +45,13 @@ def main(arguments: Arguments[ReportOptions]) -> int:
     if options.plots:
         check_file('plots', f'{options.plots}/steps.png')
     rows = add_prices(read_rows(arguments.positional, options), options.price_per_hour)
-    page = make_page(rows, options.title)
+    html, plots = make_page(rows, options.title)
     files: dict[Path, str | bytes] = {}
     if options.output == STDIO:
-        print(page.html)
+        print(html)
     else:
-        files[Path(options.output)] = page.html
-    for plot in page.plots if options.plots else ():
+        files[Path(options.output)] = html
+    for plot in plots if options.plots else ():
         files |= {Path(str(options.plots), name): content for name, content in plot.files()}
     for path, content in files.items():
         try:
@@ -59,9 +60,9 @@ def main(arguments: Arguments[ReportOptions]) -> int:
             reason = (error.strerror or str(error)).lower()
             raise RunError(f'{path}: it cannot be written ({reason})') from None
     num_runs = sum(len(row.runs) for row in settings_with_references(rows))
-    size = f'{len(page.html.encode()) / 1000:.0f} kB'
+    size = f'{len(html.encode()) / 1000:.0f} kB'
     # A page on standard output stands there alone.
     stream = sys.stderr if options.output == STDIO else sys.stdout
-    counts = f'{plural(num_runs, "result")} in {plural(len(page.plots), "plot")}'
-    print(page.answer, f'{options.output}: {counts}, {size}', sep='\n', file=stream)
+    counts = f'{plural(num_runs, "result")} in {plural(len(plots), "plot")}'
+    print(answer(rows), f'{options.output}: {counts}, {size}', sep='\n', file=stream)
     return print_verdict(rows, options)

@@ -1,17 +1,19 @@
 """`tf_cnn_benchmarks.py sweep`: measures many configurations. Does not import TensorFlow."""
 
 import shlex
+import time
+from pathlib import Path
 
 from tf_cnn.cli.options import Arguments, Declaration
 from tf_cnn.lab import against
 from tf_cnn.lab.conclude import conclude
 from tf_cnn.lab.config import SweepOptions
 from tf_cnn.lab.configurations import PROBE, Configuration
-from tf_cnn.lab.measure import run_all
-from tf_cnn.lab.published import published
+from tf_cnn.lab.losses import same_losses
+from tf_cnn.lab.measure import make_laboratory, run_all
 from tf_cnn.lab.rows import make_rows
 from tf_cnn.lab.sides import read_side
-from tf_cnn.lab.sources import format_left_out, plan_sweep
+from tf_cnn.lab.sources import format_left_out, plan_sweep, read_sweep
 from tf_cnn.lab.sweep_file import list_shipped_sweeps
 from tf_cnn.system.errors import plural, warn
 from tf_cnn.system.place import PROGRAM
@@ -58,25 +60,27 @@ def _describe(configuration: Configuration) -> str:
 @DECLARATION.main
 def main(arguments: Arguments[SweepOptions]) -> int:
     """Returns the exit code: 1 if a run failed. No run has started if it raises UsageError."""
-    options = arguments.options
-    name = next(iter(arguments.positional), None)
-    sweep = plan_sweep(name, options, arguments.given_flags, arguments.run_argv)
-    configurations = sweep.configurations
+    name = next(iter(arguments.positional), '')
+    file = read_sweep(name, arguments.options.grid)
+    options = file.fill(arguments.options, arguments.given_flags)
+    where = f'{name}:' if name else '--grid'
+    configurations, left_out = plan_sweep(file, options, arguments.run_argv, where)
     if options.dry_run:
         print(
-            f'{sweep.title or "Grid"}: {plural(len(configurations), "configuration")}, '
-            f'{plural(sweep.repeats, "run")} of each'
+            f'{file.title or "Grid"}: {plural(len(configurations), "configuration")}, '
+            f'{plural(options.repeats, "run")} of each'
         )
         for configuration in configurations:
             print(f'  {configuration.name}: {configuration.caption}')
             print(f'    {_describe(configuration)}')
-        print(*format_left_out(sweep), sep='\n')
+        print(*format_left_out(left_out), sep='\n')
         return 0
-    warn(*format_left_out(sweep))
-    failures = run_all(sweep.laboratory, configurations, sweep.repeats)
-    rows = make_rows(
-        [read_side(str(sweep.laboratory.results))], published(None, against.same_batch_size)
-    )
+    warn(*format_left_out(left_out))
+    default = time.strftime(f'sweep-{Path(name or "grid").stem}-%Y%m%d-%H%M%S')
+    laboratory = make_laboratory('sweep', options.output or default, options.timeout_secs)
+    failures = run_all(laboratory, configurations, options.repeats)
+    hold = same_losses(against.published(None, against.same_batch_size))
+    rows = make_rows([read_side(str(laboratory.results))], hold)
     # The names of files begin with the number of the configuration.
     rows.sort(key=lambda row: (not row.runs, row.runs[0].source if row.runs else ''))
     return conclude(rows, options, bool(failures))

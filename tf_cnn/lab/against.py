@@ -1,19 +1,27 @@
 """What each row is held against: a function of rows returns them with `reference` and `ratio`."""
 
+import csv
 import statistics
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tf_cnn.lab.config import CompareOptions, ReportOptions, RowOptions
 from tf_cnn.lab.earlier import earlier
-from tf_cnn.lab.host_ratios import compare_with_others
 from tf_cnn.lab.links import are_pairs, links
+from tf_cnn.lab.losses import same_losses
 from tf_cnn.lab.original_logs import Run
-from tf_cnn.lab.published import published
-from tf_cnn.lab.ratios import Significance, compare, estimate, geometric_mean
+from tf_cnn.lab.ratios import (
+    Ratio,
+    Significance,
+    compare,
+    compare_with_others,
+    estimate,
+    geometric_mean,
+)
 from tf_cnn.lab.rows import Against, Reference, Row, importance, make_rows
 from tf_cnn.lab.runs import (
-    baselines,
     equality_key,
     find_varying_names,
     group,
@@ -31,6 +39,12 @@ from tf_cnn.system.errors import UsageError, format_flag
 _MIN_HOSTS = 3
 # How many others explain what is special about a host.
 _MAX_PEERS = 100
+# The table of the sweep seed_table.
+_SHIPPED = Path(__file__).with_name('seed_table.csv')
+_RATE, _SPEED_UP = 'images_per_second', 'speed_up'
+
+# The published speed-up of each setting: (name, value) of each column.
+_SpeedUps = Mapping[frozenset[tuple[str, str]], float]
 
 
 def hold_against(row: Row, other: Row, name: str) -> Row:
@@ -93,11 +107,25 @@ def same_batch_size(rows: Sequence[Row]) -> Iterator[Row]:
     have one. A baseline stays a row.
     """
     ordered = sorted(rows, key=lambda row: bool(row.remark))
-    bases = baselines(ordered, lambda row: row.first)
-    for row, base in zip(ordered, bases, strict=True):
+    works: list[list[Row]] = []
+    for row in ordered:
+        equal = (work for work in works if not workload_differences(work[0].first, row.first))
+        if work := next(equal, None):
+            work.append(row)
+        else:
+            works.append([row])
+    bases = {
+        id(row): (peers if len(peers) > 1 else work)[0]
+        for work in works
+        for peers in group(work, lambda row: row.first.batch_size)
+        for row in peers
+    }
+    counts = Counter(map(id, bases.values()))
+    for row in ordered:
+        base = bases[id(row)]
         if row is not base:
             yield hold_against(row, base, base.name)
-        elif sum(base is row for base in bases) > 1 or len(rows) == 1:
+        elif counts[id(row)] > 1 or len(rows) == 1:
             yield row
         else:
             yield replace(row, remark=row.remark or NO_OTHER)
@@ -147,50 +175,87 @@ def median_of_others(rows: Sequence[Row]) -> Iterator[Row]:
         elif len(compared) == 2:
             fast, slow = sorted(compared, key=lambda row: -row.rate)
             yield hold_against(slow, fast, fast.who)
-        else:
+        elif compared:
             medians = [
                 statistics.median(run.images_per_second for run in row.runs) for row in compared
             ]
             ratios = compare_with_others([row.estimate for row in compared], medians)
             sample = compared[:: max(1, len(compared) // _MAX_PEERS)]
-            for row, ratio in zip(compared, ratios, strict=True):
+            for row, (ratio, median) in zip(compared, ratios, strict=True):
                 # Only what differs needs an explanation.
                 peers = sample if ratio.is_significant else []
                 others = [peer.first for peer in peers if peer is not row]
-                yield replace(row, reference=Reference(OTHERS, ratio.median, others), ratio=ratio)
+                yield replace(row, reference=Reference(OTHERS, median, others), ratio=ratio)
 
 
-def same_losses(hold: Against) -> Against:
-    """Adds to another function which hosts computed other losses than most hosts of equal hardware
-    and versions, with --deterministic.
+# ---- published numbers ---------------------------------------------------------------------------
+
+
+def published(path: str | None, otherwise: Against) -> Against:
+    """Holds the speed-up of each row against the published one.
+
+    The baseline of all speed-ups is the setting with the published speed-up 1.
+
+    Args:
+      path: the table; None for the shipped one, if the rows have most of its settings.
+      otherwise: holds the rows if they have not.
     """
+    table = _read_published(Path(path or _SHIPPED))
+    names = [*dict.fromkeys(name for setting in table for name, _ in setting)]
 
-    def losses(row: Row) -> str:
-        return equality_key([[*result.steps.loss][:20] for result in row.results[:1]])
+    def hold(rows: Sequence[Row]) -> Iterator[Row]:
+        settings = [frozenset((name, str(row.facts.get(name))) for name in names) for row in rows]
+        speed_ups = [table.get(setting) for setting in settings]
+        bases = [row for row, speed_up in zip(rows, speed_ups, strict=True) if speed_up == 1]
+        if path is None and (not bases or 2 * len({*settings} & {*table}) < len(table)):
+            yield from otherwise(rows)
+            return
+        if not bases:
+            raise UsageError(
+                f'--published={path}: no result has the setting of its speed-up 1; measure '
+                f'{" ".join(value for _, value in sorted(next(iter(table))))}'
+            )
+        for row, speed_up in zip(rows, speed_ups, strict=True):
+            if row is bases[0]:
+                yield row
+            elif speed_up is None:
+                yield replace(row, remark=row.remark or 'not published')
+            else:
+                yield _compare_speed_up(row, bases[0], speed_up)
 
-    def kind(row: Row) -> str:
-        machine = row.first.machine
-        gpus = [gpu.get('name') for gpu in machine.get('gpus') or ()]
-        return equality_key([row.setting, machine.get('cpu_model'), machine.get('versions'), gpus])
+    return hold
 
-    def hold_losses(rows: Sequence[Row]) -> Iterator[Row]:
-        held = [*hold(rows)]
-        repeatable = [
-            row for row in held if row.results and row.results[0].flags.get('deterministic')
-        ]
-        other_losses = set[int]()
-        for peers in group(repeatable, kind):
-            values = [*map(losses, peers)]
-            common = max(values, key=values.count)
-            if len(peers) > 2 and 2 * values.count(common) > len(peers):
-                other_losses |= {
-                    id(row) for row, v in zip(peers, values, strict=True) if v != common
-                }
-        for row in held:
-            remark = f'computes other losses than {OTHERS}'
-            yield replace(row, remark=remark) if id(row) in other_losses else row
 
-    return hold_losses
+def _compare_speed_up(row: Row, base: Row, speed_up: float) -> Row:
+    ratio = compare(base.estimate, row.estimate)
+    low_high = ratio.interval and (ratio.interval[0] / speed_up, ratio.interval[1] / speed_up)
+    reference = Reference('published', base.rate * speed_up, speed_up=speed_up)
+    return replace(
+        row, reference=reference, ratio=Ratio(ratio.value / speed_up, low_high, ratio.is_short)
+    )
+
+
+def _read_published(path: Path) -> _SpeedUps:
+    """Reads a CSV with columns of settings, and images_per_second or speed_up or both; without
+    speed-ups, they are over the first row.
+    """
+    try:
+        with path.open(encoding='utf-8', newline='') as file:
+            entries = [*csv.DictReader(file)]
+        values = [float(entry.get(_SPEED_UP) or entry[_RATE]) for entry in entries]
+        base = 1.0 if _SPEED_UP in entries[0] else values[0]
+        return {
+            frozenset((n, v) for n, v in entry.items() if n not in (_RATE, _SPEED_UP)): value / base
+            for entry, value in zip(entries, values, strict=True)
+        }
+    except OSError as error:
+        reason = f'it cannot be read ({error.strerror})'
+    except (ValueError, KeyError, IndexError, TypeError, csv.Error):
+        reason = 'it is not a table'
+    raise UsageError(
+        f'--published={path}: {reason}; use a CSV with columns of settings, such as batch_size, '
+        f'and {_RATE}'
+    )
 
 
 # ---- all questions -------------------------------------------------------------------------------
@@ -235,14 +300,15 @@ def compare_sides(sides: Sequence[Side], options: CompareOptions | ReportOptions
     elif (is_single and kinds == {'hosts'}) or (
         across and not any(are_pairs(side.runs) for side in sides)
     ):
-        sides, hold = by_host(sides), same_losses(median_of_others)
+        sides, hold = by_host(sides), median_of_others
     elif is_single and (across or kinds == {'pairs'}):
         sides, hold = by_host(sides), links(options.fail_below)
     elif is_single:
         hold = published(options.published, same_batch_size)
     elif across or _are_separate(sides, kinds, options):
         return [row for side in sides for row in compare_sides([side], options)]
-    rows = sorted(make_rows(sides, hold, force=options.force), key=importance)
+    rows = make_rows(sides, same_losses(hold), force=options.force)
+    rows = sorted(rows, key=importance)
     return [*rows, *mean_of(rows)]
 
 

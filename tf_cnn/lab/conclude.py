@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
 from tf_cnn.lab.links import LinkRatio
-from tf_cnn.lab.notes import by_remark
-from tf_cnn.lab.ratios import MIN_RUNS, t_quantile
+from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
+from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
 from tf_cnn.lab.rows import Row
-from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer
+from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
 from tf_cnn.lab.show import price_of_a_million, show
 from tf_cnn.results.tables import abbreviate, escape_unprintable
 from tf_cnn.system.errors import UsageError, format_flag
@@ -26,7 +26,7 @@ def conclude(rows: Sequence[Row], options: MeasureOptions, failed: bool = False)
     if options.format == 'html':
         from tf_cnn.lab.page import make_page
 
-        print(make_page(rows).html)
+        print(make_page(rows)[0])
     else:
         show(rows, options.format)
     code = print_verdict(rows, options)
@@ -35,7 +35,7 @@ def conclude(rows: Sequence[Row], options: MeasureOptions, failed: bool = False)
 
 def print_verdict(rows: Sequence[Row], options: ShowOptions) -> int:
     """Prints why --fail_below does not hold; returns the exit code."""
-    code, lines = judge(rows, options.fail_below, options.exit_unclear)
+    code, lines = judge(rows, options)
     for line in lines:
         print(escape_unprintable(line), file=sys.stderr)
     return code
@@ -95,16 +95,35 @@ def _read_prices(text: str) -> Mapping[str, float]:
 # ---- exit codes ----------------------------------------------------------------------------------
 
 
-def judge(rows: Sequence[Row], limit: float | None, unclear_code: int) -> tuple[int, list[str]]:
-    """Returns the exit code of --fail_below, and lines that say why it is not 0."""
-    if limit is None:
-        return KEPT, []
+def judge(rows: Sequence[Row], options: ShowOptions) -> tuple[int, list[str]]:
+    """Returns the exit code of --fail_below and --same_losses, and lines that say why it is not
+    0.
+    """
+    answers = []
+    if options.fail_below is not None:
+        answers.append(_judge_rates(rows, options.fail_below, options.exit_unclear))
+    if options.same_losses:
+        answers.append(_judge_losses(rows, options.exit_unclear))
+    lines = [line for _, lines in answers for line in lines]
+    codes = {code for code, _ in answers}
+    return BROKEN if BROKEN in codes else max(codes, default=KEPT), [*dict.fromkeys(lines)]
+
+
+def _judge_losses(rows: Sequence[Row], unclear_code: int) -> tuple[int, list[str]]:
+    if wrong := describe_wrong(rows):
+        return BROKEN, [f'--same_losses: {abbreviate(wrong)}']
+    agree, uncompared = describe_losses(rows)
+    reasons = uncompared or ['no two equal machines have the same settings with --deterministic']
+    return (KEPT, []) if agree else (unclear_code, [f'--same_losses: cannot tell: {reasons[0]}'])
+
+
+def _judge_rates(rows: Sequence[Row], limit: float, unclear_code: int) -> tuple[int, list[str]]:
     flag = format_flag('fail_below', limit)
     slow = [
         f'{row.name} ({row.ratio.value:.3f})' for row in rows if row.ratio and _is_below(row, limit)
     ]
     missing = by_remark(row for row in rows if row.is_missing)
-    wrong = [f'{row.name} {row.remark}' for row in rows if row.remark.startswith('computes')]
+    wrong = describe_wrong(rows)
     causes = {'slower than that': slow, 'some results are unknown': missing, 'wrong': wrong}
     if lines := [
         f'{flag}: {title}: {abbreviate([*dict.fromkeys(texts)])}'
@@ -114,7 +133,7 @@ def judge(rows: Sequence[Row], limit: float | None, unclear_code: int) -> tuple[
         return BROKEN, lines
     unclear = {id(row): text for row in rows if (text := _describe_unclear(row, limit))}
     if unclear:
-        rounds = max(_rounds_needed(row, limit) for row in rows if id(row) in unclear)
+        rounds = max(_rounds_of(row, limit) for row in rows if id(row) in unclear)
         needed = f'; about {rounds:,} rounds would' if 0 < rounds < _MAX_ROUNDS else ''
         return unclear_code, [f'{flag}: cannot tell: {abbreviate([*unclear.values()])}{needed}']
     return (KEPT, []) if any(row.ratio for row in rows) else (BROKEN, [f'{flag}: {answer(rows)}'])
@@ -132,7 +151,7 @@ def _describe_unclear(row: Row, limit: float) -> str:
         return ''
     name, ratio = row.name or 'the result', row.ratio
     if not ratio:
-        is_known = row.remark.startswith(('only in', 'computes', NO_OTHER))
+        is_known = row.remark.startswith(('only in', NO_OTHER)) or is_wrong(row)
         return '' if is_known else f'{name}: {row.remark}'
     if isinstance(ratio, LinkRatio):
         return ''
@@ -148,21 +167,24 @@ def _is_earlier(row: Row) -> bool:
     return row.reference.same == AS_BEFORE
 
 
-def _rounds_needed(row: Row, limit: float) -> int:
+def _rounds_of(row: Row, limit: float) -> int:
+    if not row.ratio or row.ratio.is_short or _is_earlier(row):
+        return 0
+    num_runs = min(filter(None, (len(row.runs), len(row.compared_runs))))
+    return rounds_needed(row.ratio, num_runs, limit)
+
+
+def rounds_needed(ratio: Ratio, num_runs: int, limit: float) -> int:
     """Returns about how many runs of each would exclude the limit, or show that it is broken; 0 if
     more runs do not help.
+
+    A ratio keeps its distance, and the interval becomes narrower with the root of the number; two
+    more make up for Student's t. Of runs that spread by 2 or 4 %, half or more of those to which
+    this is said have a verdict then.
     """
-    if not row.ratio or not row.ratio.interval or row.ratio.is_short or _is_earlier(row):
+    value, (low, high) = ratio.value, ratio.interval or (0.0, 0.0)
+    distance = math.log(value / limit) if value >= limit else -math.log(value)
+    if distance <= 0 or not low:
         return 0
-    low, high = row.ratio.interval
-    value = row.ratio.value
-    margin = math.log(value / limit) if value >= limit else -math.log(value)
-    half = math.log(high / low) / 2
-    runs = min(filter(None, (len(row.runs), len(row.compared_runs))))
-
-    def shrink(number: int) -> float:
-        quantiles = (t_quantile(max(1, 2 * count - 2)) for count in (number, runs))
-        return math.sqrt(runs / number) * next(quantiles) / next(quantiles)
-
-    counts = range(runs + 1, _MAX_ROUNDS)
-    return next((number for number in counts if half * shrink(number) <= margin), _MAX_ROUNDS)
+    deviations = math.log(high / low) / t_quantile(2 * num_runs - 2) / distance
+    return max(num_runs + 1, math.ceil(num_runs * deviations**2) + 2)

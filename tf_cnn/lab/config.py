@@ -27,6 +27,11 @@ class ShowOptions:
         'bisect run.',
         upper_bound=255,
     )
+    same_losses: bool = flag(
+        False,
+        'For scripts, of runs with --deterministic: exit with code 1 if equal machines computed '
+        'different losses, and with --exit_unclear if no losses were compared.',
+    )
     price_per_hour: str | None = flag(
         None,
         'The price of an hour of the machine, or NAME=PRICE for each side or host, such as '

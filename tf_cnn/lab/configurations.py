@@ -9,7 +9,7 @@ import re
 import shlex
 import string
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tf_cnn.cluster.config import ROLE_FLAGS
@@ -238,7 +238,7 @@ def turns(makers: Sequence[Maker], points: Sequence[Setting]) -> list[Configurat
     return [
         replace(
             make(point, ()),
-            name=f'{letter}/{"-".join([letter, *_file_words(point)])}',
+            name=f'{letter}/{_file_name(letter, point)}',
             setting={'side': letter.upper(), **point},
         )
         for point in points
@@ -267,8 +267,8 @@ def grid(
     configurations = []
     for number, configuration in enumerate(by_argv.values(), 1):
         setting = {name: configuration.setting.get(name, 'default') for name in varied or names}
-        words = '-'.join([f'{number:0{width}d}', *_file_words(setting)])[:_MAX_NAME_LENGTH]
-        configurations.append(replace(configuration, name=words, setting=setting))
+        name = _file_name(f'{number:0{width}d}', setting)[:_MAX_NAME_LENGTH]
+        configurations.append(replace(configuration, name=name, setting=setting))
     return configurations, left_out
 
 
@@ -277,7 +277,7 @@ def each_host(make: Maker, hosts: Sequence[str], points: Sequence[Setting]) -> l
     return [
         replace(
             make(point, [host]),
-            name=f'{host}/{"-".join([host, *_file_words(point)])}',
+            name=f'{host}/{_file_name(host, point)}',
             setting={HOST: host, **point},
             together=f'point {number}',
         )
@@ -291,7 +291,7 @@ def each_pair(make: Maker, hosts: Sequence[str], points: Sequence[Setting]) -> l
     return [
         replace(
             make({PAIR: WITH.join(pair), **point}, pair),
-            name='-'.join(['+'.join(pair), *_file_words(point)]),
+            name=_file_name('+'.join(pair), point),
             setting={PAIR: WITH.join(pair), **point},
             together=f'pairs {number}',
         )
@@ -314,6 +314,7 @@ def pair_up(names: Sequence[str]) -> list[list[tuple[str, ...]]]:
     return rounds
 
 
-def _file_words(setting: Setting) -> Iterable[str]:
-    for value in setting.values():
-        yield _UNSAFE.sub('_', value.replace('*', 'x'))[:40]
+def _file_name(first: str, setting: Setting) -> str:
+    return '-'.join(
+        [first, *(_UNSAFE.sub('_', text.replace('*', 'x'))[:40] for text in setting.values())]
+    )

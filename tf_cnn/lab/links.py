@@ -153,37 +153,35 @@ def link_unit(row: Row) -> str:
 
 
 def link_matrix(rows: Sequence[Row]) -> Table | None:
-    """Returns the rates of all pairs of hosts as a table; None for other rows."""
-    rates: dict[Pair, str] = {}
-    names: dict[str, None] = {}
-    first = None
-    for row in rows:
-        hosts = row.who.split(WITH)
-        if isinstance(row.ratio, LinkRatio):
-            names |= dict.fromkeys(hosts)
-            first = first or row
-            if frozenset(hosts) in rates:
-                # Of several settings there are several matrices.
-                return None
-            rates[frozenset(hosts)] = format_number(row.ratio.rate)
-    if not first:
+    """Returns the rates of all pairs of hosts as a table; None for other rows, and for several
+    settings, which have several matrices.
+    """
+    pairs = [(row, row.ratio) for row in rows if isinstance(row.ratio, LinkRatio)]
+    rates = {frozenset(row.who.split(WITH)): format_number(ratio.rate) for row, ratio in pairs}
+    if not pairs or len(rates) < len(pairs):
         return None
-    for row in rows:
-        if row.is_missing and len(hosts := row.who.split(WITH)) == 2:
-            names |= dict.fromkeys(hosts)
-            rates.setdefault(frozenset(hosts), 'failed')
+    failed = [row for row in rows if row.is_missing and row.who.count(WITH) == 1]
+    for row in failed:
+        rates.setdefault(frozenset(row.who.split(WITH)), 'failed')
     # A host is the first of its pairs with the hosts after it in --hosts.
     starts = Counter(row.who.split(WITH)[0] for row in rows)
+    names = dict.fromkeys(
+        name for row in (*(row for row, _ in pairs), *failed) for name in row.who.split(WITH)
+    )
     hosts = sorted(names, key=lambda name: -starts[name])
 
     def cell(row: str, column: str) -> str | None:
         return None if row == column else rates.get(frozenset({row, column}))
 
     # Numbers, since a table with a name in each title is wide.
-    columns = [
-        Column[str](f'{link_unit(first)} with', lambda name: f'{hosts.index(name) + 1} {name}')
-    ]
-    for number, name in enumerate(hosts, 1):
-        value = functools.partial(cell, column=name)
-        columns.append(Column[str](str(number), value, is_number=True))
-    return Table(columns, hosts)
+    title = f'{link_unit(pairs[0][0])} with'
+    return Table(
+        [
+            Column[str](title, lambda name: f'{hosts.index(name) + 1} {name}'),
+            *(
+                Column[str](str(number), functools.partial(cell, column=name), is_number=True)
+                for number, name in enumerate(hosts, 1)
+            ),
+        ],
+        hosts,
+    )

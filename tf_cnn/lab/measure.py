@@ -62,16 +62,9 @@ _MIN_FREE_BYTES = 64 * 1024
 Outcome = AnyResult | Failure
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run that has ended. Rounds are numbered from 1; `seconds` is None if an earlier command
-    made it.
-    """
-
-    configuration: Configuration
-    round_number: int
-    outcome: Outcome
-    seconds: float | None = None
+# A run that has ended: its round from 1, its outcome, and its seconds; None if an earlier command
+# made it.
+FinishedRun = tuple[Configuration, int, Outcome, float | None]
 
 
 @dataclass(frozen=True)
@@ -97,41 +90,30 @@ class Laboratory:
 
         Raises UsageError if the folder has other contents.
         """
-        path = self.path / COMMANDS_FILE
+        path, flag_text = self.path / COMMANDS_FILE, f'--output={self.path}'
         text = '\n'.join(f'{each.name}: {shlex.join(each.argv)}' for each in configurations)
-        if not path.is_file():
-            self._check_new()
-        elif decode_text(read_file(path), 'replace').rstrip() != text:
-            raise UsageError(
-                f'--output={self.path}: it has results of other commands, see {path}; use '
-                'another path'
-            )
-        self._make(self.path)
-        self.write(path, text)
-        self._make(self.logs, *((self.results / each.name).parent for each in configurations))
-
-    def _check_new(self) -> None:
-        if '{' in str(self.path):
-            raise UsageError(
-                f'--output={self.path}: braces in a path stand for fields of a run; use a '
-                'path without braces'
-            )
+        folders = [self.logs, *((self.results / each.name).parent for each in configurations)]
         try:
-            if not self.path.exists() or not any(self.path.iterdir()):
-                return
-        except OSError as error:
-            raise UsageError(
-                f'--output={self.path}: it cannot be read ({error.strerror}); use another path'
-            ) from None
-        raise UsageError(f'--output={self.path}: the folder is not empty; use a new one')
-
-    def _make(self, *folders: Path) -> None:
-        try:
+            if path.is_file():
+                if decode_text(read_file(path), 'replace').rstrip() != text:
+                    raise UsageError(
+                        f'{flag_text}: it has results of other commands, see {path}; use another '
+                        'path'
+                    )
+            elif '{' in str(self.path):
+                raise UsageError(
+                    f'{flag_text}: braces in a path stand for fields of a run; use a path without '
+                    'braces'
+                )
+            elif self.path.exists() and any(self.path.iterdir()):
+                raise UsageError(f'{flag_text}: the folder is not empty; use a new one')
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write(path, text)
             for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f'{self.path}: the folder cannot be made ({error.strerror}); use another path'
+                f'{flag_text}: the folder cannot be used ({error.strerror}); use another path'
             ) from None
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
@@ -196,7 +178,7 @@ class Laboratory:
                     outcome = read_result(self.result_path(configuration, number))
                 if outcome:
                     done[configuration.name][number] = outcome
-                    yield FinishedRun(configuration, number, outcome)
+                    yield configuration, number, outcome, None
         groups = group(configurations, lambda each: each.together or each.name)
         for number in range(1, rounds + 1):
             for index in order_of_round(len(groups), number):
@@ -209,7 +191,8 @@ class Laboratory:
                 if missing:
                     on_start(missing[0])
                 for run in self._run_together(missing, number) if missing else ():
-                    done[run.configuration.name][number] = run.outcome
+                    configuration, _, outcome, _ = run
+                    done[configuration.name][number] = outcome
                     yield run
 
     def result_path(self, configuration: Configuration, number: int) -> Path:
@@ -226,7 +209,7 @@ class Laboratory:
         if not all(each.has_job for each in configurations):
             environment = remove_cluster_variables(environment)
         exits = run_processes(argvs, self.timeout_secs, environment)
-        runs = []
+        runs = list[FinishedRun]()
         for configuration, path, log, process_exit in zip(
             configurations, paths, logs, exits, strict=True
         ):
@@ -234,16 +217,19 @@ class Laboratory:
             if isinstance(outcome, str):
                 # The failed run itself may have filled the disk.
                 self.check_free_space()
-                facts: dict[str, Any] = {
-                    'exit_code': process_exit.exit_code,
-                    'cause': process_exit.cause,
-                }
-                facts |= {'started_at': started_at, 'seconds': round(process_exit.seconds, 3)}
-                outcome = self.fail(configuration, number, outcome, **facts)
+                outcome = self.fail(
+                    configuration,
+                    number,
+                    outcome,
+                    exit_code=process_exit.exit_code,
+                    cause=process_exit.cause,
+                    started_at=started_at,
+                    seconds=round(process_exit.seconds, 3),
+                )
             else:
                 self.write(path, json.dumps(as_json(outcome)))
                 outcome.source = str(path)
-            runs.append(FinishedRun(configuration, number, outcome, process_exit.seconds))
+            runs.append((configuration, number, outcome, process_exit.seconds))
         return runs
 
 
@@ -328,7 +314,7 @@ def run_all(
     rounds: int,
     so_far: Callable[[], str] | None = None,
     refused: Mapping[str, str] = {},
-) -> list[FinishedRun]:
+) -> list[tuple[Configuration, Outcome]]:
     """Makes all runs, with a line for each and a bar on a terminal; returns those that failed.
 
     Args:
@@ -336,7 +322,7 @@ def run_all(
         round from the third on; the first failure then ends all.
       refused: why configurations cannot run, by name.
     """
-    failures = list[FinishedRun]()
+    failures = list[tuple[Configuration, Outcome]]()
     laboratory.create_or_resume(configurations)
     with laboratory.locked(), SIGNALS.storing(), _make_bar() as bar:
         task = bar.add_task('', total=rounds * len(configurations))
@@ -347,20 +333,20 @@ def run_all(
             configurations, rounds, lambda each: bar.update(task, description=each.caption)
         )
         try:
-            for number, run in enumerate(runs, 1):
+            for number, (each, round_number, outcome, seconds) in enumerate(runs, 1):
                 bar.update(task, advance=1)
-                failures += [] if succeeded(run.outcome) else [run]
+                failures += [] if succeeded(outcome) else [(each, outcome)]
                 if so_far and failures:
                     break
-                if run.seconds is None:
+                if seconds is None:
                     continue
-                prefix = f'round {run.round_number}: ' if rounds > 1 else ''
-                line = f'{prefix}{run.configuration.caption}: {describe_outcome(run.outcome)}'
-                bar.console.print(f'{line}, in {run.seconds:.0f} s', soft_wrap=True)
-                for warning in getattr(run.outcome, 'warnings', ()):
-                    if warning.code == LEFT_PROCESSES and run.round_number == 1:
-                        warn(f'{run.configuration.caption}: {warning.text}')
-                if so_far and run.round_number > 2 and number % len(configurations) == 0:
+                prefix = f'round {round_number}: ' if rounds > 1 else ''
+                line = f'{prefix}{each.caption}: {describe_outcome(outcome)}'
+                bar.console.print(f'{line}, in {seconds:.0f} s', soft_wrap=True)
+                for warning in getattr(outcome, 'warnings', ()):
+                    if warning.code == LEFT_PROCESSES and round_number == 1:
+                        warn(f'{each.caption}: {warning.text}')
+                if so_far and round_number > 2 and number % len(configurations) == 0:
                     print(f'so far: {so_far()}', file=sys.stderr, flush=True)
         finally:
             again = f'the same command with --output={laboratory.path} continues'

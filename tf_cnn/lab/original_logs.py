@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from tf_cnn.results.console import IN_TF32
 from tf_cnn.results.document import AnyResult, Result
@@ -83,7 +83,6 @@ def _read_model(banner: Mapping[str, str]) -> str | None:
 
 # What `compare` compares.
 Run = AnyResult | Log
-AnyRun = TypeVar('AnyRun', bound=Run)
 
 
 def documents(runs: Iterable[Run]) -> list[AnyResult]:

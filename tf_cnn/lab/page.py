@@ -9,7 +9,6 @@ import os
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,17 +27,11 @@ if TYPE_CHECKING:
 _TEMPLATES = Path(__file__).parent / 'templates'
 
 
-@dataclass(frozen=True)
-class Page:
-    """A page; and its plots, for files of their own."""
+def make_page(rows: Sequence[Row], title: str | None = None) -> 'tuple[str, Sequence[Plot]]':
+    """Returns the page, and its plots for files of their own. The default title names the models.
 
-    html: str
-    plots: 'Sequence[Plot]'
-    answer: str
-
-
-def make_page(rows: Sequence[Row], title: str | None = None) -> Page:
-    """Raises UsageError if a package is missing. The default title names the models."""
+    Raises UsageError if a package is missing.
+    """
     # Otherwise matplotlib would leave its list of fonts in the home directory.
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as folder:
         os.environ.setdefault('MPLCONFIGDIR', folder)
@@ -54,13 +47,13 @@ def make_page(rows: Sequence[Row], title: str | None = None) -> Page:
         return _render(rows, title)
 
 
-def _render(rows: Sequence[Row], title: str | None) -> Page:
+def _render(rows: Sequence[Row], title: str | None) -> 'tuple[str, Sequence[Plot]]':
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     from tf_cnn.lab.plots import make_plots
 
-    plots, sentence, settings = make_plots(rows), answer(rows), settings_with_references(rows)
+    plots, settings = make_plots(rows), settings_with_references(rows)
     table, notes = make_table(rows)
     models = [*dict.fromkeys(run.model.name for row in rows for run in row.results)]
     environment = Environment(
@@ -78,7 +71,7 @@ def _render(rows: Sequence[Row], title: str | None) -> Page:
     )
     html = environment.get_template('rows.html.jinja').render(
         title=title or (f'Images per second: {abbreviate(models)}' if models else 'Results'),
-        answer=sentence,
+        answer=answer(rows),
         common=common_line(rows),
         table=table,
         notes=notes,
@@ -88,7 +81,7 @@ def _render(rows: Sequence[Row], title: str | None) -> Page:
         commands=_commands(settings),
         css=Markup((_TEMPLATES / 'report.css').read_text(encoding='utf-8')),
     )
-    return Page(html, plots, sentence)
+    return html, plots
 
 
 def _machines(rows: Sequence[Row]) -> Mapping[str, Mapping[str, None]]:

@@ -96,9 +96,8 @@ def _rates_plot(rows: Sequence[Row]) -> Plot | None:
     figure, axes = _rows_figure(rows, [row.format_rate(row.rate) for row in rows])
     for position, row in enumerate(rows):
         axes.barh(position, row.in_unit(row.rate), 0.42, color=_SERIES[0])
-        if row.estimate.interval:
-            interval = [*map(row.in_unit, row.estimate.interval)]
-            axes.plot(interval, (position, position), color=_INK)
+        if row.interval:
+            axes.plot(row.interval, (position, position), color=_INK)
         doubtful = {id(run) for run in row.documents if doubtful_codes(run)}
         for run in row.runs:
             fill = 'white' if id(run) in doubtful else _INK

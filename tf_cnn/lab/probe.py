@@ -17,7 +17,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,7 +86,14 @@ def main(text: str, command: str, rank: str) -> int:
         environment=library_variables(environment),
         noise=noise,
     )
-    result.warnings = [*find_warnings(result), *_warn_of(leftovers)]
+    result.warnings = find_warnings(result)
+    if leftovers:
+        names = ', '.join(f'{count} {name}' for name, count in leftovers.items())
+        text = (
+            f'the command left processes behind ({names}), which would have disturbed the next run '
+            'and were ended; let it wait for them'
+        )
+        result.warnings.append(WarningRow(LEFT_PROCESSES, text))
     # A new line, even after an unfinished line of the command.
     print(f'\n{json.dumps(as_json(result))}', flush=True)
     return 0
@@ -116,16 +123,6 @@ def _run(command: str, environment: Mapping[str, str]) -> _Process:
         _end_descendants()
     copier.join(_GRACE_SECS)
     return code, seconds, output.decode(errors='replace'), noise, leftovers
-
-
-def _warn_of(leftovers: Counter[str]) -> Iterator[WarningRow]:
-    if leftovers:
-        names = ', '.join(f'{count} {name}' for name, count in leftovers.items())
-        text = (
-            f'the command left processes behind ({names}), which would have disturbed the next run '
-            'and were ended; let it wait for them'
-        )
-        yield WarningRow(LEFT_PROCESSES, text)
 
 
 def _exit_once(number: int, frame: object) -> None:
@@ -176,15 +173,13 @@ def _name(process: psutil.Process) -> str:
 
 def _end_descendants() -> None:
     """Ends all processes of the command: SIGTERM, then SIGKILL."""
-    for secs, end in ((_GRACE_SECS, psutil.Process.terminate), (1.0, psutil.Process.kill)):
+    kill = psutil.Process.kill
+    for secs, end in ((_GRACE_SECS, psutil.Process.terminate), (1.0, kill), (0.0, kill)):
         processes = _descendants()
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 end(process)
         psutil.wait_procs(processes, secs)
-    for process in _descendants():
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 if __name__ == '__main__':

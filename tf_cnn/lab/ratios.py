@@ -13,6 +13,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +24,9 @@ from tf_cnn.results.advice import is_short
 CONFIDENCE = 0.95
 # Fewer runs of a setting do not show its spread: Student's t is 12.7 for 2 runs, 4.3 for 3.
 MIN_RUNS = 3
+
+# One host in 1000 exceeds this normal quantile if all hosts have one spread.
+_UNSTEADY = NormalDist().inv_cdf(0.999)
 
 # Nodes and weights of the Gauss-Legendre rule on [-1, 1]; the integrand below is smooth.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(128)
@@ -52,12 +56,6 @@ class Estimate:
         if self.num_runs < MIN_RUNS:
             return None
         return interval_around(self.images_per_second, self.variance, self.degrees_of_freedom)
-
-    @property
-    def plus_minus(self) -> float | None:
-        """Half of the interval's width over the throughput: 0.02 is printed as "+/- 2.0 %"."""
-        low, high = self.interval or (math.nan, math.nan)
-        return (high - low) / 2 / self.images_per_second if self.interval else None
 
 
 def estimate_runs(rates: ArrayLike, images: Sequence[float] | None = None) -> Estimate:
@@ -125,12 +123,15 @@ class Significance(enum.Enum):
 class Ratio:
     """Candidate throughput over baseline throughput; above 1 if the candidate is faster.
 
-    interval is the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
+    Attributes:
+      interval: the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
+      is_unsteady: whether the runs of a host differ far more than the runs of other hosts do.
     """
 
     value: float
     interval: tuple[float, float] | None
     is_short: bool = False
+    is_unsteady: bool = False
 
     @property
     def verdict(self) -> Significance:
@@ -201,3 +202,75 @@ def _with_interval(value: float, sides: Sequence[Estimate]) -> Ratio:
     )
     num_ratios = len(sides) / 2
     return Ratio(value, interval_around(value, total / num_ratios**2, degrees), is_short)
+
+
+# ---- several hosts -------------------------------------------------------------------------------
+#
+# Hosts are equals, so each is held against the others and none against the first. Few runs of a
+# host do not show its spread, so hosts share one spread. A host that another program disturbed must
+# not decide for the others: medians stand for them, and a host with a much larger spread keeps it
+# alone. docs/acceptance.md says how well this works.
+
+
+def compare_with_others(
+    estimates: Sequence[Estimate], medians: Sequence[float]
+) -> list[tuple[Ratio, float]]:
+    """Returns the ratio of each of three or more hosts, and the median rate of the others.
+
+    Each host has MIN_RUNS runs or more of one setting. The variance of a run is pooled, as in
+    Dunnett 1955, A Multiple Comparison Procedure for Comparing Several Treatments with a Control;
+    the larger variance of a single host counts for this host. The level is shared among the hosts
+    (Sidak 1967, Rectangular Confidence Regions). Of three hosts, one differs only if it differs
+    from both others, so each pair has the whole level (Berger 1982, Multiparameter Hypothesis
+    Testing and Acceptance Sampling).
+
+    Args:
+      estimates: the throughputs.
+      medians: the median images/sec of each host's runs, which stands for an unsteady host.
+    """
+    num_hosts = len(estimates)
+    num_runs = np.array([host.num_runs for host in estimates])
+    degrees = np.array([host.degrees_of_freedom for host in estimates])
+    # The variance of the relative error of a run.
+    variances = np.array([host.variance for host in estimates]) * num_runs
+    # The cube root of a variance is nearly normal: Wilson and Hilferty 1931, The Distribution of
+    # Chi-Square.
+    shift = 2 / (9 * degrees)
+    typical = np.median(variances / (1 - shift) ** 3)
+    is_unsteady = variances > typical * (1 - shift + _UNSTEADY * np.sqrt(shift)) ** 3
+    steady_degrees = degrees[~is_unsteady]
+    pooled = np.average(variances[~is_unsteady], weights=steady_degrees)
+    variance_of_others = pooled * variance_of_median(num_hosts - 1 - num_hosts % 2)
+    error_variances = np.maximum(variances, pooled) / num_runs + variance_of_others * np.mean(
+        1 / num_runs
+    )
+    rates = np.where(is_unsteady, medians, [host.images_per_second for host in estimates])
+    ordered = sorted(rates.tolist())
+    confidence = CONFIDENCE ** (1 / num_hosts) if num_hosts > 3 else CONFIDENCE
+    ratios = []
+    for rate, variance, unsteady in zip(
+        rates.tolist(), error_variances.tolist(), is_unsteady.tolist(), strict=True
+    ):
+        other_rates = [*ordered]
+        other_rates.remove(rate)
+        # Of an even number, the nearer of the two in the middle; it is a median, too, if the
+        # farthest host on the other side is left out.
+        median = min(
+            max(rate, other_rates[(num_hosts - 2) // 2]), other_rates[(num_hosts - 1) // 2]
+        )
+        interval = interval_around(rate / median, variance, float(steady_degrees.sum()), confidence)
+        ratios.append((Ratio(rate / median, interval, is_unsteady=unsteady), median))
+    return ratios
+
+
+@functools.cache
+def variance_of_median(size: int) -> float:
+    """Returns the variance of the median of an odd number of standard normal values.
+
+    Integrates the density of an order statistic (David and Nagaraja 2003, Order Statistics,
+    section 2.1); the sum over equal steps is exact to ten digits.
+    """
+    values = np.linspace(-9, 9, 721)
+    below = np.array([NormalDist().cdf(value) for value in values])
+    density = (below * (1 - below)) ** (size // 2) * np.exp(-np.square(values) / 2)
+    return float(density @ np.square(values) / density.sum())

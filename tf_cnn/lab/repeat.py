@@ -12,16 +12,17 @@ from models.registry import MODELS
 from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
 from tf_cnn.lab.configurations import Configuration
 from tf_cnn.lab.measure import Laboratory, Outcome, describe_outcome, succeeded
-from tf_cnn.lab.ratios import MIN_RUNS, estimate
-from tf_cnn.lab.runs import describe_outliers, outlier_rates
+from tf_cnn.lab.original_logs import Run
+from tf_cnn.lab.ratios import MIN_RUNS
+from tf_cnn.lab.rows import Row
+from tf_cnn.lab.runs import settings_of
+from tf_cnn.lab.sentence import answer, make_notes
 from tf_cnn.plan.outputs import field_values
 from tf_cnn.plan.params import Params
-from tf_cnn.results.advice import group_warnings
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
 from tf_cnn.results.result_file import write_new
-from tf_cnn.results.tables import format_interval, format_number
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import RunError, UsageError, plural
 from tf_cnn.system.place import PROGRAM
@@ -41,22 +42,19 @@ def run_repeats(argv: Sequence[str], params: Params, console: Console) -> int:
     runs = Configuration('repeat', words, given_flags=dict(params.given_flags), shape=shape)
     check_alone(os.environ, f'--repeat={count}', console.warning)
     environment = remove_cluster_variables(os.environ)
-    console.phase(f'Run 1 of {count}')
     with tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-') as path, SIGNALS.storing():
         laboratory = Laboratory(Path(path), environment)
         laboratory.create_or_resume([runs])
         try:
-            for run in laboratory.measure([runs], count):
-                outcomes.append(run.outcome)
-                if len(outcomes) == 1 and (
-                    banner := _read_banner(laboratory.logs / 'repeat.1.log')
-                ):
+            for _, number, outcome, _ in laboratory.measure(
+                [runs], count, lambda _: console.phase(f'Run {len(outcomes) + 1} of {count}')
+            ):
+                outcomes.append(outcome)
+                if number == 1 and (banner := _read_banner(laboratory.logs / 'repeat.1.log')):
                     console.note(banner)
-                console.note(f'run {len(outcomes)} of {count}: {describe_outcome(run.outcome)}')
-                if params.results.result_file and isinstance(run.outcome, Result):
-                    paths.append(_write_result(run.outcome, params, run.round_number, console))
-                if len(outcomes) < count:
-                    console.phase(f'Run {len(outcomes) + 1} of {count}')
+                console.note(f'run {number} of {count}: {describe_outcome(outcome)}')
+                if params.results.result_file and isinstance(outcome, Result):
+                    paths.append(_write_result(outcome, params, number, console))
         except (KeyboardInterrupt, RunError):
             # RunError: a result could not be written, to the temporary folder or to --result_file.
             if any(map(succeeded, outcomes)):
@@ -88,32 +86,21 @@ def result_paths(params: Params) -> list[str]:
 
 
 def _print_summary(outcomes: Sequence[Outcome], console: Console) -> None:
-    runs = {
-        f'run {number}': run
-        for number, run in enumerate(outcomes, 1)
-        if isinstance(run, Result) and run.is_complete
-    }
-    throughput = estimate([*runs.values()])
-    console.result(format_total(throughput.images_per_second))
-    line = (
-        f'rate of {plural(throughput.num_runs, "run")}: '
-        f'{format_number(throughput.images_per_second)} images/sec (all images / all seconds)'
-    )
-    if throughput.plus_minus is None:
-        console.note(f'{line}; an interval needs {MIN_RUNS} runs or more (--repeat={MIN_RUNS})')
-    else:
-        percent = f'{100 * throughput.plus_minus:.1f} %'
-        console.note(
-            f'{line}, 95 % interval {format_interval(throughput.interval)} (+/- {percent})'
-        )
-    rates = {name: run.images_per_second for name, run in runs.items()}
-    if outliers := outlier_rates(rates):
-        console.note(describe_outliers(outliers))
-    for line in _summarize_warnings(outcomes):
-        console.warning(line)
-    if failed := [outcome for outcome in outcomes if not succeeded(outcome)]:
-        share = f'{len(failed)} of {plural(len(outcomes), "run")}'
-        console.warning(f'{share} failed ({failed[0].reason}); the total is of the other runs')
+    """Prints the total, and what `compare` says about these runs as the repeats of one setting."""
+    runs, rows = list[Run](), list[Row]()
+    for number, outcome in enumerate(outcomes, 1):
+        outcome.source = f'run {number}'
+        if isinstance(outcome, Result) and outcome.is_complete:
+            runs.append(outcome)
+        else:
+            rows.append(Row(label=outcome.source, remark=f'left out: {outcome.reason}'))
+    rows.insert(0, Row(runs=tuple(runs), facts=settings_of(runs[0])))
+    console.result(format_total(rows[0].rate))
+    console.note(answer(rows))
+    if len(runs) < MIN_RUNS:
+        console.note(f'an interval needs {MIN_RUNS} runs or more: --repeat={MIN_RUNS}')
+    for note in make_notes(rows):
+        console.note(note)
 
 
 def _read_banner(log: Path) -> str | None:
@@ -122,20 +109,6 @@ def _read_banner(log: Path) -> str | None:
         f'^{re.escape(BANNER_START)}.*?^{re.escape(BANNER_END)}$', text, re.MULTILINE | re.DOTALL
     )
     return banner and banner[0]
-
-
-def _summarize_warnings(outcomes: Sequence[Outcome]) -> list[str]:
-    """Returns a line for each kind of warning, with the number of runs that have it."""
-    kinds = group_warnings(
-        (f'run {number}', outcome.warnings)
-        for number, outcome in enumerate(outcomes, 1)
-        if isinstance(outcome, Result)
-    )
-    return [
-        f'{len(names)} of {plural(len(outcomes), "run")}{"" if is_equal else f", in {names[0]}"}: '
-        f'{warning.text}'
-        for warning, names, is_equal in kinds
-    ]
 
 
 def _write_result(result: Result, params: Params, number: int, console: Console) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tf_cnn.lab.host_ratios import HostRatio
 from tf_cnn.lab.original_logs import Run, documents
 from tf_cnn.lab.ratios import Estimate, Ratio, Significance, estimate
 from tf_cnn.lab.runs import (
@@ -21,9 +20,9 @@ from tf_cnn.lab.runs import (
     flag_differences,
     format_property,
     group,
-    group_repeats,
     hosts_of,
     machine_differences,
+    repeat_key,
     settings_of,
     workload_differences,
 )
@@ -130,8 +129,17 @@ class Row:
         """Returns a rate, or the seconds that it stands for."""
         return 1 / rate if self.is_time else rate
 
+    @property
+    def interval(self) -> list[float] | None:
+        """The 95 % interval of the rate, or of the seconds."""
+        interval = self.estimate.interval if self.runs else None
+        return interval and sorted(map(self.in_unit, interval))
+
+    def format_number(self, number: float) -> str:
+        return f'{format_number(number)}{" s" * self.is_time}'
+
     def format_rate(self, rate: float) -> str:
-        return f'{format_number(self.in_unit(rate))}{" s" * self.is_time}'
+        return self.format_number(self.in_unit(rate))
 
     @property
     def rate_text(self) -> str | None:
@@ -157,8 +165,7 @@ class Row:
 
     @property
     def is_unsteady(self) -> bool:
-        """Whether the runs differ far more than the runs of other hosts do."""
-        return isinstance(self.ratio, HostRatio) and self.ratio.is_unsteady
+        return self.ratio is not None and self.ratio.is_unsteady
 
     @property
     def is_left_out(self) -> bool:
@@ -172,7 +179,7 @@ class Row:
     @property
     def name(self) -> str:
         prefix = '' if self.label.startswith(f'{self.who}/') else self.who
-        return ' '.join(filter(None, (prefix, self.label)))
+        return ' '.join(filter(None, (prefix, self.label))).removeprefix('on ')
 
     @functools.cached_property
     def energy_ratio(self) -> float | None:
@@ -298,12 +305,15 @@ def machine_facts(run: Run) -> dict[str, Any]:
 def _rows_of(side: Side) -> Iterator[Row]:
     """Yields a row for the repeats of each setting, and for each run that is left out."""
 
-    def left_out(source: str, reason: str, facts: Mapping[str, str] | None = None) -> Row:
+    def left_out(
+        source: str, reason: str, facts: Mapping[str, str] = {}, is_missing: bool = True
+    ) -> Row:
         # A host needs no file.
-        label = source if side.path or not side.name else ''
-        return Row(side.name, label=label, facts=facts or {}, remark=f'left out: {reason}')
+        label, remark = source if side.path or not side.name else '', f'left out: {reason}'
+        return Row(side.name, label=label, facts=facts, remark=remark, is_missing=is_missing)
 
-    for repeats in group_repeats(run for run in side.runs if run.images_per_second > 0):
+    timed = [run for run in side.runs if run.images_per_second > 0]
+    for repeats in group(timed, repeat_key):
         complete = [run for run in repeats if run.is_complete]
         runs = tuple(complete or repeats)
         remark = '' if complete else f'incomplete: {runs[0].reason or "unknown"}'
@@ -311,17 +321,17 @@ def _rows_of(side: Side) -> Iterator[Row]:
         yield Row(side.name, runs=runs, facts=facts, remark=remark)
         for run in repeats if complete else ():
             if not run.is_complete:
-                yield left_out(run.source, f'incomplete: {run.reason}')
+                yield left_out(run.source, f'incomplete: {run.reason}', is_missing=False)
     for run in side.runs:
         if not run.images_per_second > 0:
             is_evaluation = isinstance(run, Result) and run.run.role == 'evaluation'
             evaluation = 'it is an evaluation (--eval) without timed steps'
             reasons = (evaluation if is_evaluation else 'no step was timed', run.reason)
-            row = left_out(run.source, ': '.join(filter(None, reasons)))
-            yield replace(row, is_missing=not is_evaluation)
+            reason = ': '.join(filter(None, reasons))
+            yield left_out(run.source, reason, is_missing=not is_evaluation)
     for source, reason, flags in side.missing:
-        facts = {n: text.partition('=')[2] or text for n, text in (flags or {}).items()}
-        yield replace(left_out(source, reason, facts), is_missing=True)
+        facts = {name: text.partition('=')[2] or text for name, text in (flags or {}).items()}
+        yield left_out(source, reason, facts)
     if side.strangers:
         names = abbreviate(side.strangers)
         yield Row(side.name, remark=f'not read, since it is no result: {names}')

@@ -5,16 +5,13 @@ Differences map the name of a property to its values, one for each run; None if 
 """
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tf_cnn.lab.original_logs import AnyRun, Log, Run
+from tf_cnn.lab.original_logs import Log, Run
 from tf_cnn.machine.run_environment import has_generated_name
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.document import COMMAND_TIME, WALL_TIME, CommandResult, Result
-from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
-from tf_cnn.results.tables import abbreviate, format_number
 from tf_cnn.system.documents import as_json
 
 T = TypeVar('T')
@@ -29,11 +26,6 @@ _DEFAULTS = {
 WITH = ' with '
 # Which of several numbers of a command a run has.
 MEASURED = 'measured'
-# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
-# Handle Outliers, 3.3.
-_OUTLIER_SCORE = 3.5
-# The median and the MAD of fewer runs are too uncertain to call one an outlier.
-_MIN_RUNS_FOR_OUTLIERS = 5
 
 
 # ---- settings ------------------------------------------------------------------------------------
@@ -135,24 +127,6 @@ def workload_differences(first: Run, other: Run) -> dict[str, tuple[Any, Any]]:
     return {name: pair for name, pair in pairs.items() if None not in pair and pair[0] != pair[1]}
 
 
-def baselines(rows: Sequence[T], run_of: Callable[[T], Run]) -> list[T]:
-    """Returns the baseline of each row: the first one of the same workload, and of the same batch
-    size if at least two rows have that size.
-    """
-    works: list[list[T]] = []
-    for row in rows:
-        work = next((w for w in works if not workload_differences(run_of(w[0]), run_of(row))), [])
-        works += [] if work else [work]
-        work.append(row)
-    firsts = {
-        id(row): (peers if len(peers) > 1 else work)[0]
-        for work in works
-        for peers in group(work, lambda row: run_of(row).batch_size)
-        for row in peers
-    }
-    return [firsts[id(row)] for row in rows]
-
-
 def repeat_key(result: Run, *, across_versions: bool = False) -> str:
     """Returns a text that is equal for repeats: runs with throughputs that may be pooled.
 
@@ -164,44 +138,9 @@ def repeat_key(result: Run, *, across_versions: bool = False) -> str:
         months.
     """
     versions = None if across_versions else result.machine.get('versions')
-    return equality_key([setting_key(result), result.limits, versions, result.environment or {}])
-
-
-def setting_key(result: Run) -> str:
-    """Returns a text that is equal for runs of one setting on one machine, under any limits."""
     machine, hosts = result.machine.get('fingerprint'), hosts_of(result)[1:]
-    return equality_key([machine, hosts, result.workload, non_default_settings(result)])
-
-
-def group_repeats(results: Iterable[AnyRun]) -> list[list[AnyRun]]:
-    """Groups results that are repeats, in the order of the results."""
-    return group(results, repeat_key)
-
-
-def outlier_rates(rates: Mapping[str, float]) -> dict[str, float]:
-    """Returns the outliers among the images/sec of repeats, by name; empty if there are too few
-    repeats.
-    """
-    if len(rates) < _MIN_RUNS_FOR_OUTLIERS:
-        return {}
-    middle, deviation = (
-        statistics.median(rates.values()),
-        MAD_TO_STANDARD_DEVIATION * mad([*rates.values()]),
-    )
-    return {
-        name: rate
-        for name, rate in rates.items()
-        if abs(rate - middle) > _OUTLIER_SCORE * deviation
-    }
-
-
-def describe_outliers(rates: Mapping[str, float]) -> str:
-    """Names runs with these rates, which outlier_rates() found."""
-    runs = [f'{name} ({format_number(rate)})' for name, rate in rates.items()]
-    return (
-        f'far from the others: {abbreviate(runs)}; something disturbed the machine, or changed on '
-        'it'
-    )
+    setting = [machine, hosts, result.workload, non_default_settings(result)]
+    return equality_key([setting, result.limits, versions, result.environment or {}])
 
 
 def group(items: Iterable[T], key: Callable[[T], object]) -> list[list[T]]:

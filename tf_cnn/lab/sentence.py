@@ -1,15 +1,32 @@
-"""The sentence that answers what rows are about. Does not import TensorFlow."""
+"""The sentence that answers what rows are about, and the notes below their table: what is left out,
+what else differs, and what is doubtful. Does not import TensorFlow.
+"""
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tf_cnn.lab.links import describe_links
-from tf_cnn.lab.ratios import Significance
+from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
+from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
-from tf_cnn.lab.runs import WITH, find_varying_names, group
-from tf_cnn.results.advice import doubtful_note
-from tf_cnn.results.document import COMMAND_RATE, Result
+from tf_cnn.lab.runs import (
+    WITH,
+    find_varying_names,
+    format_differences,
+    group,
+)
+from tf_cnn.results.advice import (
+    SUMMARIZED_CODES,
+    doubtful_codes,
+    doubtful_note,
+    group_warnings,
+    noise_warnings,
+)
+from tf_cnn.results.document import COMMAND_RATE, AnyResult, Result
+from tf_cnn.results.sections import WarningRow
+from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_interval, format_number
 from tf_cnn.system.errors import plural
 
@@ -18,7 +35,12 @@ AS_BEFORE = 'as before'
 # Remarks of rows that have nothing to be held against.
 NO_OTHER, NO_OTHER_HOST = 'no other of its work', 'no other host'
 _OF_HOSTS = ' (to compare kinds of machines give one machine of each, or use --across=hosts)'
-_MAX_CLAUSES = 3
+_MAX_CLAUSES, _MAX_CHANGES = 3, 2
+# A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
+# Handle Outliers, 3.3.
+_OUTLIER_SCORE = 3.5
+# The median and the MAD of fewer runs are too uncertain to call one an outlier.
+_MIN_RUNS_FOR_OUTLIERS = 5
 # Hosts agree if no interval reaches further than this; wider ones show nothing.
 _AGREEMENT = 0.1
 # The clause of each verdict that names no direction.
@@ -40,19 +62,20 @@ def answer(rows: Sequence[Row]) -> str:
         clauses += describe_links(pairs) or _describe_pairs(pairs)
     else:
         clauses += _explain_nothing(rows)
-    wrong = [f'{row.name} {row.remark}' for row in pairs if row.remark.startswith('computes')]
+    agree, uncompared = describe_losses(rows)
     remarks = Counter(
         row.verdict
         for row in rows
         if row.runs and not row.ratio and not row.is_baseline and row.remark != NO_OTHER
+        if not is_wrong(row)
     )
     if pairs:
-        clauses += [*wrong[:_MAX_CLAUSES], *(f'{count} {text}' for text, count in remarks.items())]
+        clauses += [f'{count} {text}' for text, count in remarks.items()]
+    clauses += [*describe_wrong(rows)[:_MAX_CLAUSES], *agree, *uncompared]
     without = {row.who for row in rows if {*absent} & {row.who, *row.who.split(WITH)}}
     if left_out := sum(row.is_left_out and row.who not in without for row in rows):
         clauses.append(f'{plural(left_out, "run")} left out')
-    runs = {run.id: run for row in rows for run in row.documents}
-    return escape_unprintable(f'{"; ".join(clauses)}{doubtful_note([*runs.values()])}.')
+    return escape_unprintable(f'{"; ".join(clauses)}{doubtful_note(_documents(rows))}.')
 
 
 def _unit(row: Row) -> str:
@@ -187,7 +210,7 @@ def _explain_nothing(rows: Sequence[Row]) -> list[str]:
     measured = [row for row in rows if row.runs]
     sides = {peers[0].who: peers for peers in group(measured, lambda row: row.who)}
     empty = dict.fromkeys(row.who for row in rows if row.who and row.who not in sides)
-    remarks = Counter(row.remark for row in measured if row.remark)
+    remarks = Counter(row.remark for row in measured if row.remark and not is_wrong(row))
     if [*remarks] == [NO_OTHER_HOST] and len(sides) == 1 and not empty:
         runs = plural(sum(len(row.runs) for row in measured), 'run')
         return [
@@ -208,7 +231,7 @@ def _explain_nothing(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_rate(row: Row) -> str:
-    interval = format_interval(row.estimate.interval, row.format_rate)
+    interval = format_interval(row.interval, row.format_number)
     names = ('model', 'variable_update', 'batch_size', 'shape', 'command')
     facts = [format_value(name, row.facts[name]) for name in names if name in row.facts]
     parts = [row.rate_text, _unit(row), f'({interval})' if interval else '']
@@ -227,3 +250,90 @@ def _separating_values(
                 f'{name} is {abbreviate(values[0])} in {first} and {abbreviate(values[1])} in '
                 f'{second}{_OF_HOSTS * (name == "host")}'
             )
+
+
+# ---- the lines below a table ---------------------------------------------------------------------
+
+
+def make_notes(rows: Sequence[Row]) -> list[str]:
+    """Returns the lines, the most important ones first."""
+    pairs = [row for row in rows if row.is_pair]
+    has_one_subject = len({row.who for row in pairs}) == 1
+    names = {id(row): (has_one_subject and row.label) or row.name or 'all' for row in rows}
+    runs = _documents(rows)
+    few = [names[id(row)] for row in pairs if row.verdict == Significance.FEW_RUNS.value]
+    far = {path: rate for row in rows for path, rate in outliers(row).items()}
+    doubtful = {run.source: codes for run in runs if (codes := doubtful_codes(run))}
+    notes = [
+        *by_remark(row for row in rows if row.remark and (not row.runs or ': ' in row.remark)),
+        *_listed(f'{NO_OTHER}: {{}}', [row.name for row in rows if row.remark == NO_OTHER]),
+        *_changes(pairs, names),
+        *noise_warnings(runs),
+        *_listed(
+            'far from the others: {}; something disturbed the machine, or changed on it',
+            [f'{path} ({format_number(rate)})' for path, rate in far.items()],
+        ),
+        *_listed(f'{{}}: an interval needs {MIN_RUNS} runs or more on both sides', few),
+        *_warnings(rows, names),
+        *_listed(
+            'doubtful: {}', [f'{path} ({", ".join(codes)})' for path, codes in doubtful.items()]
+        ),
+    ]
+    return [*dict.fromkeys(map(escape_unprintable, notes))]
+
+
+def _listed(text: str, items: Sequence[str]) -> list[str]:
+    return [text.format(abbreviate(items))] if items else []
+
+
+def _documents(rows: Iterable[Row]) -> list[AnyResult]:
+    return [*{run.id: run for row in rows for run in row.documents}.values()]
+
+
+def by_remark(rows: Iterable[Row]) -> list[str]:
+    """Returns the remarks with the names of their rows."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        names.setdefault(row.remark, {})[row.name] = None
+    return [
+        ': '.join(filter(None, (abbreviate([*each]), remark))) for remark, each in names.items()
+    ]
+
+
+def _changes(pairs: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
+    """Yields the most frequent sets of differences from the reference."""
+    is_fleet = any(row.reference.name == OTHERS for row in pairs)
+    rows_by_text: dict[str, list[str]] = {}
+    for row in pairs:
+        if row.changes and (row.is_significant or not is_fleet):
+            text = format_differences(row.changes)
+            rows_by_text.setdefault(text, []).append(row.who if is_fleet else names[id(row)])
+    sets = sorted(rows_by_text.items(), key=lambda item: -len(item[1]))
+    for text, owners in sets[:_MAX_CHANGES]:
+        where = f'{abbreviate([*dict.fromkeys(owners)])}{" alone" * is_fleet}'
+        yield f'{"differs" if len(owners) == len(pairs) else where}: {text}'
+    if more := len(sets[_MAX_CHANGES:]):
+        yield f'{plural(more, "other set")} of differences: --format=json'
+
+
+def outliers(row: Row) -> Mapping[str, float]:
+    """Returns the rates of runs far from the others of their side, by file."""
+    far = dict[str, float]()
+    for runs in (row.compared_runs, row.runs):
+        rates = {run.source: row.in_unit(run.images_per_second) for run in runs}
+        if len(rates) >= _MIN_RUNS_FOR_OUTLIERS:
+            middle = statistics.median(rates.values())
+            limit = _OUTLIER_SCORE * MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+            far |= {path: rate for path, rate in rates.items() if abs(rate - middle) > limit}
+    return far
+
+
+def _warnings(rows: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
+    def warnings(row: Row) -> list[WarningRow]:
+        return [warning for run in row.documents for warning in run.warnings]
+
+    groups = group_warnings((names[id(row)], warnings(row)) for row in rows)
+    for warning, owners, is_equal in groups:
+        if warning.code not in SUMMARIZED_CODES:
+            where = '' if is_equal else f', in {owners[0]}'
+            yield f'warning: {abbreviate([*dict.fromkeys(owners)])}{where}: {warning.text}'

@@ -1,6 +1,5 @@
 """Prints rows as a sentence, a table and notes, in each format."""
 
-import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -8,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from tf_cnn.lab.links import link_matrix
-from tf_cnn.lab.notes import make_notes, outliers
 from tf_cnn.lab.original_logs import documents
 from tf_cnn.lab.rows import FIRST_NAMES, Row, format_value
 from tf_cnn.lab.runs import hosts_of
-from tf_cnn.lab.sentence import OTHERS, answer, cost_ratio
+from tf_cnn.lab.sentence import OTHERS, answer, cost_ratio, make_notes, outliers
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.advice import doubt_mark, doubtful_codes, format_doubtful
 from tf_cnn.results.document import COMMAND_TIME, WALL_TIME, Result
@@ -170,9 +168,14 @@ def _rate_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
         title = next(iter(pairs)) if len(pairs) == 1 and not has_baseline else 'rate'
         yield Column(title, lambda row: row.rate_text, is_number=True)
     if has_baseline:
-        interval = functools.partial(_interval, form=format_interval)
-        yield Column('95 % of rate', interval, is_number=True, is_optional=True, is_extra=True)
-    yield Column('', _interval, 'interval')
+        yield Column(
+            '95 % of rate',
+            lambda row: format_interval(row.interval),
+            is_number=True,
+            is_optional=True,
+            is_extra=True,
+        )
+    yield Column('', operator.attrgetter('interval'), 'interval')
     yield Column('', lambda row: row.in_unit(row.rate) if row.runs else None, 'rate')
     yield Column('', lambda row: row.unit or None, 'unit')
     yield Column('', lambda row: len(row.runs), 'num_runs')
@@ -185,11 +188,6 @@ def _rate_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
 def _format_reference_rate(row: Row) -> str | None:
     mark = doubt_mark(documents(row.compared_runs))
     return f'{mark}{row.format_rate(row.reference.rate)}' if row.is_pair else None
-
-
-def _interval(row: Row, form: Callable[[Sequence[float]], object] = list) -> object:
-    interval = row.estimate.interval if row.runs else None
-    return form(sorted(map(row.in_unit, interval))) if interval else None
 
 
 def _describe_reference(row: Row) -> dict[str, Any] | None:

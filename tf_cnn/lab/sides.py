@@ -1,18 +1,18 @@
 """Reads the runs of each argument, and splits them by host. Does not import TensorFlow."""
 
-import operator
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from tf_cnn.lab.measure import COMMANDS_FILE
 from tf_cnn.lab.original_logs import Run, read_log
-from tf_cnn.lab.runs import MEASURED, WITH, group, hosts_of
+from tf_cnn.lab.runs import MEASURED, WITH, hosts_of
 from tf_cnn.machine.run_environment import has_generated_name
 from tf_cnn.results.collection import collect, is_folder
 from tf_cnn.results.document import (
@@ -25,6 +25,8 @@ from tf_cnn.results.document import (
 )
 from tf_cnn.system.documents import decode_text
 from tf_cnn.system.errors import STDIO, UsageError, plural, read_file
+
+Document = TypeVar('Document', bound=AnyResult)
 
 _MAX_TITLE = 14
 # (file, why there is no rate, the flags of the run as written if they are known)
@@ -151,7 +153,8 @@ def by_host(sides: Sequence[Side]) -> list[Side]:
     for side in sides:
         for run in side.runs:
             names = WITH.join(hosts_of(run)) or run.source
-            key = names, side.name, _folder(run.source, side.path), _fingerprint(run)
+            fingerprint = run.machine.get('fingerprint') or run.source
+            key = names, side.name, _folder(run.source, side.path), fingerprint
             runs.setdefault(key, {})[run.id, str(run.given_flags.get(MEASURED))] = run
     candidates = [
         (host, f'{host} ({side})', f'{host} ({Path(folder).name})', f'{host} ({folder})', f'{key}')
@@ -164,19 +167,15 @@ def by_host(sides: Sequence[Side]) -> list[Side]:
         name if counts[first] > 1 else first: [*own.values()]
         for name, (first, *_), own in zip(column, candidates, runs.values(), strict=True)
     }
-    files = [(_host_of_file(each[0], side.path), each) for side in sides for each in side.missing]
-    missing = {
-        peers[0][0]: [each for _, each in peers] for peers in group(files, operator.itemgetter(0))
-    }
+    missing: dict[str, list[Missing]] = {}
+    for side in sides:
+        for each in side.missing:
+            missing.setdefault(_host_of_file(each[0], side.path), []).append(each)
     strangers = [name for side in sides for name in side.strangers]
     return [
         Side(name, hosts.get(name, ()), missing.get(name, ()), () if number else strangers)
         for number, name in enumerate(dict.fromkeys([*hosts, *missing]))
     ]
-
-
-def _fingerprint(run: Run) -> str:
-    return run.machine.get('fingerprint') or run.source
 
 
 def _folder(source: str, path: str) -> str:
@@ -197,31 +196,34 @@ def _name_host(run: AnyResult, path: str) -> AnyResult:
     folder = Path(run.source).parent
     if not has_generated_name(run.machine) or folder == Path(path):
         return run
-    source, name = run.source, run.machine['hostname']
-    machine = {**run.machine, 'hostname': folder.name}
+    changes: dict[str, Any] = {'machine': {**run.machine, 'hostname': folder.name}}
     if isinstance(run, Result):
-        workers = [
-            msgspec.structs.replace(worker, host=folder.name) if worker.host == name else worker
+        changes['workers'] = [
+            msgspec.structs.replace(worker, host=folder.name)
+            if worker.host == run.machine['hostname']
+            else worker
             for worker in run.workers
         ]
-        run = msgspec.structs.replace(run, machine=machine, workers=workers)
-    else:
-        run = msgspec.structs.replace(run, machine=machine)
-    run.source = source
-    return run
+    return _change(run, **changes)
 
 
 def _numbers(run: Run) -> list[Run]:
     """Returns a run for each number that a command printed: its name is part of the setting."""
-    if not isinstance(run, CommandResult) or len({*run.rates, *run.times}) < 2:
+    if not isinstance(run, CommandResult) or len(names := [*run.rates, *run.times]) < 2:
         return [run]
-    parts: list[Run] = []
-    for name, rates, times in (
-        *((name, {name: rate}, {}) for name, rate in run.rates.items()),
-        *((name, {}, {name: seconds}) for name, seconds in run.times.items()),
-    ):
-        flags = {**run.flags, MEASURED: name}
-        part = msgspec.structs.replace(run, rates=rates, times=times, flags=flags)
-        part.source = run.source
-        parts.append(part)
-    return parts
+    return [
+        _change(
+            run,
+            flags={**run.flags, MEASURED: name},
+            rates={key: rate for key, rate in run.rates.items() if key == name},
+            times={key: seconds for key, seconds in run.times.items() if key == name},
+        )
+        for name in names
+    ]
+
+
+def _change(run: Document, **changes: Any) -> Document:
+    """Returns the run with other values, from the same file."""
+    changed = msgspec.structs.replace(run, **changes)
+    changed.source = run.source
+    return changed

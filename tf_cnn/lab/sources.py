@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.cluster.topology import Shape
@@ -31,7 +30,7 @@ from tf_cnn.lab.configurations import (
     run_of_flags,
     turns,
 )
-from tf_cnn.lab.measure import Laboratory, make_laboratory, run_all
+from tf_cnn.lab.measure import make_laboratory, run_all
 from tf_cnn.lab.output_patterns import Patterns, check_patterns
 from tf_cnn.lab.rows import importance, make_rows
 from tf_cnn.lab.runs import WITH
@@ -48,7 +47,6 @@ from tf_cnn.lab.sweep_file import (
 )
 from tf_cnn.launch.commands import read_slots, ssh_target
 from tf_cnn.launch.config import REMOTE_FLAGS, ClusterOptions
-from tf_cnn.launch.host_layout import read_hosts_flag
 from tf_cnn.launch.ssh import SshTarget, call_hosts, list_problems
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.managers.modes import MODES
@@ -58,7 +56,7 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, warn
 # A command that starts another one over ssh, without the option that ends it with the connection.
 _SSH = re.compile(r'(^|[;&|(])\s*ssh\s(?!.*-\w*tt)')
 # The flags of `cluster` about other hosts; they may appear after --.
-_HOST_FLAGS = ('hosts', *REMOTE_FLAGS)
+_HOST_FLAGS = ('hosts', 'hostfile', *REMOTE_FLAGS)
 _FLAGS_OF_PAIRS = ('--exchange_only=true', '--variable_update=collective_all_reduce')
 
 
@@ -74,31 +72,23 @@ def measure_in_turns(options: CompareOptions) -> list[Side]:
             f'{texts[0]}: --run and --command appear {len(texts)} times; use them twice, for A '
             'and B, or more often'
         )
-    patterns = patterns_of(options)
-    if options.run and options.command and not (patterns['rate'] or patterns['secs']):
+    axes = read_grid(options.grid)
+    commands = makers_of_commands(options, axes)
+    if options.run and commands and not (options.rate or options.secs):
         raise UsageError(
             f'{texts[-1]}: it has a wall time, and --run a rate; use --rate for its rate, or two '
             'commands'
         )
-    axes = read_grid(options.grid)
-    for command in options.command:
-        check_placeholders(command, axes)
     argvs = [_read_run(text) for text in options.run]
     for argv in argvs:
         check_values(axes, '--grid', parse_argv(argv).params.given_flags)
     if not options.force:
         _check_same_work(argvs)
-    makers: list[Maker] = [
-        *(run_of_flags(argv) for argv in argvs),
-        *(run_of_command(text, patterns) for text in options.command),
-    ]
+    makers: list[Maker] = [*map(run_of_flags, argvs), *commands]
     configurations = turns(makers, points_of(axes))
     letters = dict.fromkeys(each.name.partition('/')[0] for each in configurations)
-    laboratory = make_laboratory(
-        'compare',
-        options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-'),
-        options.timeout_secs,
-    )
+    folder = options.output or tempfile.mkdtemp(prefix='tf_cnn_compare-')
+    laboratory = make_laboratory('compare', folder, options.timeout_secs)
 
     def sides() -> list[Side]:
         results = laboratory.results
@@ -109,11 +99,34 @@ def measure_in_turns(options: CompareOptions) -> list[Side]:
         return answer(sorted(rows, key=importance))
 
     if failures := run_all(laboratory, configurations, options.rounds, so_far):
-        outcome = failures[0].outcome
+        configuration, outcome = failures[0]
         again = f'; to try this run again, delete {outcome.source}' if options.output else ''
-        text = dict(zip(letters, texts, strict=True))[failures[0].configuration.name[0]]
+        text = dict(zip(letters, texts, strict=True))[configuration.name[0]]
         raise RunError(f'{text}: {outcome.reason}{again}')
     return sides()
+
+
+def makers_of_commands(
+    options: MeasureOptions, axes: Axes, target: SshTarget | None = None
+) -> list[Maker]:
+    """Checks --command and what is read from its output; warns about commands that go on.
+
+    target: of the hosts where they run.
+    """
+    patterns: Patterns = {name: getattr(options, name) for name in ('rate', 'secs', 'record')}
+    for name, texts in patterns.items():
+        if texts and not options.command:
+            text = format_flag(name, texts[0])
+            raise UsageError(f'{text}: it has no effect without --command; use both')
+    check_patterns(patterns)
+    for command in options.command:
+        check_placeholders(command, axes, has_hosts=target is not None)
+        if _SSH.search(command):
+            warn(
+                f'{format_flag("command", command)}: what it starts on the other machine goes on '
+                'there after Ctrl-C and --timeout_secs; use ssh -tt'
+            )
+    return [run_of_command(command, patterns, target) for command in options.command]
 
 
 def maker_of_command(
@@ -123,34 +136,13 @@ def maker_of_command(
     subcommand: str,
     target: SshTarget | None,
 ) -> Maker | None:
-    """Returns None without --command. target: of the hosts where it runs."""
-    patterns = patterns_of(options)
-    if not options.command:
-        return None
-    command, *more = options.command
-    if words := [*run_argv, *(format_flag('command', text) for text in more)]:
+    """Returns None without --command; raises UsageError for several, or with flags of a run."""
+    words = [*run_argv, *(format_flag('command', text) for text in options.command[1:])]
+    if options.command and words:
         raise UsageError(
             f'{words[0]}: {subcommand} runs one command, with its flags within --command'
         )
-    check_placeholders(command, axes, has_hosts=target is not None)
-    return run_of_command(command, patterns, target)
-
-
-def patterns_of(options: MeasureOptions) -> Patterns:
-    """Returns what is read from the output of commands; warns about commands that go on."""
-    patterns = {'rate': options.rate, 'secs': options.secs, 'record': options.record}
-    for name, texts in patterns.items():
-        if texts and not options.command:
-            text = format_flag(name, texts[0])
-            raise UsageError(f'{text}: it has no effect without --command; use both')
-    check_patterns(patterns)
-    for command in options.command:
-        if _SSH.search(command):
-            warn(
-                f'{format_flag("command", command)}: what it starts on the other machine goes on '
-                'there after Ctrl-C and --timeout_secs; use ssh -tt'
-            )
-    return patterns
+    return next(iter(makers_of_commands(options, axes, target)), None)
 
 
 def _read_run(text: str) -> list[str]:
@@ -181,55 +173,42 @@ def _check_same_work(argvs: Sequence[Sequence[str]]) -> None:
 # ---- sweep ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """What a sweep measures, and where. left_out: captions by the reason."""
-
-    configurations: Sequence[Configuration]
-    left_out: Mapping[str, Sequence[str]]
-    repeats: int
-    laboratory: Laboratory
-    title: str = ''
+def read_sweep(name: str | None, grid: Sequence[str]) -> SweepFile:
+    """Reads a file, or the sweep of this name that comes with the program, or --grid."""
+    if bool(name) == bool(grid):
+        problem = f'{name} and --grid' if name else 'neither a FILE nor --grid'
+        raise UsageError(f'sweep: {problem}: use one of them, see sweep --help')
+    if name:
+        return read_sweep_file(find_sweep_file(name))
+    return SweepFile(grid=read_grid(grid)[0])
 
 
 def plan_sweep(
-    name: str | None, options: SweepOptions, given_flags: frozenset[str], run_argv: Sequence[str]
-) -> Sweep:
-    """Plans the sweep of a file, or of a name that comes with the program, or of --grid.
+    file: SweepFile, options: SweepOptions, run_argv: Sequence[str], where: str = '--grid'
+) -> tuple[list[Configuration], dict[str, list[str]]]:
+    """Returns the configurations, and the captions of those that cannot run, by the reason.
 
     Args:
-      given_flags: the names of the given options, which replace keys of the file.
+      options: with the keys of the file.
       run_argv: the flags of all runs, and those about hosts.
+      where: the source of the grid; errors begin with it.
     """
-    if bool(name) == bool(options.grid):
-        problem = f'{name} and --grid' if name else 'neither a FILE nor --grid'
-        raise UsageError(f'sweep: {problem}: use one of them, see sweep --help')
-    path = find_sweep_file(name) if name else None
-    file = read_sweep_file(path) if path else SweepFile()
-    axes = axes_of(file, path) if path else read_grid(options.grid)
-    where = f'{path}:' if path else '--grid'
+    axes = axes_of(file, where)
     argv, host_flags = split_host_flags(run_argv)
-    if host_flags and 'hosts' not in host_flags:
-        flag, value = next(iter(host_flags.items()))
-        raise UsageError(f'{format_flag(flag, value)}: it needs other hosts; add --hosts')
     cluster = dataclasses.replace(ClusterOptions(), **host_flags)
-    hosts = read_hosts_flag(cluster.hosts) if cluster.hosts else {}
-    options = file.fill(options, given_flags)
+    flag, slots = read_slots(cluster)
+    hosts = slots if flag else {}
     target = ssh_target(cluster) if hosts else None
     make = maker_of_command(options, argv, axes, 'sweep', target)
     if not make:
         flags = [*flag_words(file.flags), *argv]
         read_modes_of([*flags, *(f'--{n}={v}' for axis in axes for n in axis for v in axis[n])])
         check_values(axes, where, split_argv(argv))
-        remote_flags = [format_flag(n, v) for n, v in host_flags.items() if n != 'hosts']
         if not hosts and _needs_device(axes, split_argv(flags)):
             warn('this machine has no GPU: all runs get --device=cpu')
             flags.append('--device=cpu')
-        make = run_of_flags(flags, hosts, remote_flags)
-    configurations, left_out = grid(axes, make, [*hosts])
-    default = time.strftime(f'sweep-{path.stem if path else "grid"}-%Y%m%d-%H%M%S')
-    laboratory = make_laboratory('sweep', options.output or default, options.timeout_secs)
-    return Sweep(configurations, left_out, options.repeats, laboratory, file.title or '')
+        make = run_of_flags(flags, hosts, _remote_flags(cluster))
+    return grid(axes, make, [*hosts])
 
 
 def split_host_flags(argv: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
@@ -258,8 +237,8 @@ def _needs_device(axes: Axes, flags: Mapping[str, object]) -> bool:
     )
 
 
-def format_left_out(sweep: Sweep, most: int = 3) -> Iterator[str]:
-    for reason, captions in sweep.left_out.items():
+def format_left_out(left_out: Mapping[str, Sequence[str]], most: int = 3) -> Iterator[str]:
+    for reason, captions in left_out.items():
         listed = [*captions[:most], *([f'{n} more'] if (n := len(captions) - most) > 0 else [])]
         number = f'{len(captions)} combination{"s" if len(captions) > 1 else ""}'
         yield f'left out {number}: {reason} ({"; ".join(listed)})'
@@ -314,9 +293,7 @@ def _hosts_of(configuration: Configuration) -> Sequence[str]:
 def _make_own_runs(
     options: FleetOptions, cluster: ClusterOptions, run_flags: Sequence[str]
 ) -> Maker:
-    remote_flags = [
-        format_flag(name, value) for name in REMOTE_FLAGS if (value := getattr(cluster, name))
-    ]
+    remote_flags = _remote_flags(cluster)
     params = parse_argv(run_flags).params
     if not options.pairs:
         return run_of_flags(run_flags, None, remote_flags)
@@ -331,6 +308,10 @@ def _make_own_runs(
         return make({SHAPE: shape, **flags}, hosts)
 
     return make_pair
+
+
+def _remote_flags(cluster: ClusterOptions) -> list[str]:
+    return [format_flag(name, value) for name in REMOTE_FLAGS if (value := getattr(cluster, name))]
 
 
 def find_unusable_hosts(

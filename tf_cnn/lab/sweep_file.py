@@ -36,9 +36,9 @@ class SweepFile(Struct, forbid_unknown_fields=True):
 
     title: str | None = None
     command: str | None = None
-    rate: str | list[str] = []
-    secs: str | list[str] = []
-    record: str | list[str] = []
+    rate: str | tuple[str, ...] = ()
+    secs: str | tuple[str, ...] = ()
+    record: str | tuple[str, ...] = ()
     flags: Mapping[str, Any] = {}
     grid: Mapping[str, Any] = {}
     grids: Sequence[Mapping[str, Any]] = ()
@@ -48,18 +48,12 @@ class SweepFile(Struct, forbid_unknown_fields=True):
 
     def fill(self, options: SweepOptions, given_flags: Container[str]) -> SweepOptions:
         """Returns the options with the keys of this file for options that are not given."""
-        keys: dict[str, Any] = {
-            'command': self.command and (self.command,),
-            'repeats': self.repeats,
-            'timeout_secs': self.timeout_secs,
-            **{
-                name: (text,) if isinstance(text, str) else tuple(text)
-                for name in ('rate', 'secs', 'record')
-                for text in [getattr(self, name)]
-            },
-        }
-        new = {name: key for name, key in keys.items() if key and name not in given_flags}
-        return dataclasses.replace(options, **new)
+        keys: dict[str, Any] = {}
+        for name in ('command', 'rate', 'secs', 'record', 'repeats', 'timeout_secs'):
+            key = getattr(self, name)
+            if key and name not in given_flags:
+                keys[name] = (key,) if isinstance(key, str) else key
+        return dataclasses.replace(options, **keys)
 
 
 def list_shipped_sweeps() -> dict[str, Path]:
@@ -97,21 +91,21 @@ def read_sweep_file(path: Path) -> SweepFile:
     return file
 
 
-def axes_of(file: SweepFile, path: Path) -> Axes:
-    tables = [('[grid]', file.grid)] if file.grid else []
-    tables += [(f'[[grids]] {number}', each) for number, each in enumerate(file.grids, 1)]
-    tables += [(f'[[include]] {number}', each) for number, each in enumerate(file.include, 1)]
-    axes = []
-    for where, table in tables:
-        axis = {
+def axes_of(file: SweepFile, source: str) -> Axes:
+    tables = {'[grid]': file.grid} if file.grid else {}
+    for key, more in (('[[grids]]', file.grids), ('[[include]]', file.include)):
+        tables |= {f'{key} {number}': table for number, table in enumerate(more, 1)}
+    for where, table in tables.items():
+        for name, value in table.items():
+            if value == []:
+                raise UsageError(f'{source} {where} {name} = []: it has no value; add one')
+    return [
+        {
             name: [*map(as_text, value if isinstance(value, list) else [value])]
             for name, value in table.items()
         }
-        for name, values in axis.items():
-            if not values:
-                raise UsageError(f'{path}: {where} {name} = []: it has no value; add one')
-        axes.append(axis)
-    return axes
+        for table in tables.values()
+    ]
 
 
 def read_grid(texts: Sequence[str]) -> Axes:
