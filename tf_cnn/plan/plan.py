@@ -164,11 +164,6 @@ class Plan:
         return _checkpoint_folder(self.params, self.cluster_role)
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of labels 0, 1, ...; checkpoints store them. None if --data_dir has none."""
-        return self.data.data_set.class_names if self.params.data.data_dir else None
-
-    @property
     def shared_data(self) -> dict[str, str | int | None]:
         """Properties of the images that all workers must share, by description.
 
@@ -182,8 +177,8 @@ class Plan:
             'as data set': data_set.name,
             'label classes': data_set.num_classes,
         }
-        if self.class_names:
-            names = ', '.join(self.class_names)
+        if data_set.class_names:
+            names = ', '.join(data_set.class_names)
             if len(names) > _LONGEST_NAMES:
                 names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {_digest(names)})'
             shared['as class names'] = names
