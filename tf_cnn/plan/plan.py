@@ -282,7 +282,8 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
 
     if cluster_role.is_server:
         if computes:
-            devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
+            used = params.without_ignored(rules)
+            devices = choose_devices(used, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
         return ServerPlan(cluster_role, session, tuple(warnings))
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
