@@ -10,12 +10,10 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.inputs.framing import file_states
 from tf_cnn.machine.run_environment import git_commit
 from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.modes import Mode
@@ -190,11 +188,8 @@ class Plan:
                 shared['validation images'] = data_set.num_validation_examples
             if not validates:
                 shared['training images'] = data_set.num_train_examples
-        if shards := self.data.shards:
-            file_names = [Path(path).name for path in shards.paths]
-            sizes = [state and state[0] for state in file_states(shards.paths)]
-            content = str((file_names, sizes))
-            shared['as SHA-256 of names and sizes of its shards'] = _digest(content)
+        if self.data.shards:
+            shared['as SHA-256 of names and sizes of its shards'] = self.data.sha256
         return shared
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.graph.variables import Variable
 from tf_cnn.system.atomic import move_atomically
 from tf_cnn.system.errors import FULL_DISK_ERRORS, RunError, plural
@@ -30,7 +31,6 @@ from tf_cnn.training.contents import (
     Tensors,
     abbreviate_names,
     content_difference,
-    error_cause,
     is_model_tensor,
     read_contents,
 )

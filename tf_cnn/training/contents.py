@@ -1,11 +1,11 @@
 """The contents of a checkpoint: the names, dtypes, shapes and purposes of its tensors."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.system.errors import RunError
 from tf_cnn.training.checkpoint_files import removal_advice
 
@@ -99,11 +99,3 @@ def content_difference(expected: Tensors, actual: Tensors) -> str:
 def abbreviate_names(names: Sequence[str], count: int = 3) -> str:
     more = f' and {len(names) - count} more' if len(names) > count else ''
     return ', '.join(names[:count]) + more
-
-
-def error_cause(error: tf.errors.OpError) -> str:
-    """Returns the cause from TensorFlow's message: the line above the name of the node, else the
-    whole message.
-    """
-    above_node = re.search(r'(.+)\n\s*\[\[', error.message)
-    return above_node[1].strip() if above_node else ' '.join(error.message.split())
