@@ -268,35 +268,6 @@ class VariableConfig:
             self.uses_all_reduce_spec(params) or self.uses_hierarchical_copy(params)
         )
 
-    def cluster_conflict(self, params: 'Params') -> str | None:
-        """Returns the error message if a setting is impossible in a cluster, else None."""
-        mode = self.mode
-        if mode.always_synchronous and not self.cross_replica_sync:
-            asynchronous = format_modes(
-                lambda other: other.has_cluster and not other.always_synchronous
-            )
-            return params.conflict(
-                'cross_replica_sync',
-                'variable_update',
-                f'its workers always take each step together; remove it, or use {asynchronous}',
-            )
-        if params.run.forward_only and not mode.forward_only_in_cluster:
-            return params.conflict(
-                'forward_only',
-                'variable_update',
-                'its workers then exchange nothing; measure one process, or use '
-                f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
-            )
-        precision = params.precision
-        if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
-            return params.conflict(
-                'fp16_vars',
-                'variable_update',
-                'several processes store variables in 32 bits, and send them in 16 bits with '
-                '--compact_gradient_transfer; remove --fp16_vars',
-            )
-        return None
-
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         mode, by_spec = self.mode, self.uses_all_reduce_spec(params)
         # Ignored flags need no validation.
@@ -338,8 +309,8 @@ class VariableConfig:
                 'variable_update',
                 'evaluate in one process, or as a cluster of another --variable_update',
             )
-        elif mode.launcher and (conflict := self.cluster_conflict(params)):
-            yield conflict
+        elif mode.launcher or not rules.is_single_process:
+            yield from self._cluster_problems(params)
         forward_only, is_alone = params.run.forward_only, rules.is_single_process
         if params.evaluation.eval and is_alone:
             reason = '--eval reads the checkpoints of every --variable_update in the same way'
@@ -390,3 +361,30 @@ class VariableConfig:
         if not self.agg_small_grads_max_bytes:
             reason = '--agg_small_grads_max_bytes=0 joins no gradients'
             yield ('agg_small_grads_max_group',), reason
+
+    def _cluster_problems(self, params: 'Params') -> Iterator[str]:
+        mode = self.mode
+        if mode.always_synchronous and not self.cross_replica_sync:
+            asynchronous = format_modes(
+                lambda other: other.has_cluster and not other.always_synchronous
+            )
+            yield params.conflict(
+                'cross_replica_sync',
+                'variable_update',
+                f'its workers always take each step together; remove it, or use {asynchronous}',
+            )
+        if params.run.forward_only and not mode.forward_only_in_cluster:
+            yield params.conflict(
+                'forward_only',
+                'variable_update',
+                'its workers then exchange nothing; measure one process, or use '
+                f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
+            )
+        precision = params.precision
+        if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
+            yield params.conflict(
+                'fp16_vars',
+                'variable_update',
+                'several processes store variables in 32 bits, and send them in 16 bits with '
+                '--compact_gradient_transfer; remove --fp16_vars',
+            )
