@@ -11,7 +11,7 @@ from tests.support.machines import TF_JOB, cluster_of, open_mpi, slurm_step, tf_
 from tests.support.outputs import refused
 from tf_cnn.cluster.topology import Cluster
 from tf_cnn.plan.discovery import check_mode, find_cluster
-from tf_cnn.plan.params import Params
+from tf_cnn.plan.params import Params, RuleContext
 from tf_cnn.plan.parsing import parse_argv
 from tf_cnn.system.errors import UsageError
 
@@ -243,17 +243,14 @@ def test_each_mode_works_in_its_clusters_only(mode, alone, workers, served):
 
 
 @pytest.mark.parametrize(
-    ('mode', 'hosts'),
-    [
-        ('distributed_replicated', HOSTS),
-        ('collective_all_reduce', '--worker_hosts=a:1,b:1'),
-        ('distributed_all_reduce', '--worker_hosts=a:1 --controller_host=b:1'),
-    ],
+    'mode', ['distributed_replicated', 'collective_all_reduce', 'distributed_all_reduce']
 )
-def test_synchronous_modes_refuse_to_be_asynchronous(mode, hosts):
+def test_synchronous_modes_refuse_to_be_asynchronous(mode):
+    params = Params().replace(variable_update=mode, cross_replica_sync=False)
+    params.check()
     facts = f'--variable_update={mode}', '--variable_update=parameter_server'
     with refused('--cross_replica_sync=False', *facts):
-        find(f'{hosts} --job_name=worker --variable_update={mode} --nocross_replica_sync')
+        params.check(RuleContext(is_single_process=False, is_residual=False))
 
 
 def test_workers_of_parameter_servers_may_be_asynchronous():

@@ -35,6 +35,8 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
             '',
         ),
         ('--num_epochs=2 --num_batches=50', '', ''),
+        ('--target_seconds=2 --num_batches=50', '', ''),
+        ('--target_seconds=2 --num_epochs=2', '', ''),
         (f'{PIECEWISE}=0.3;10;0.1 --init_learning_rate=0.3', '', ''),
         ('--resnet_base_lr=0.1 --minimum_learning_rate=0.01', '--model=resnet50', ''),
         (f'{PIECEWISE}=0.3;10;0.1 --resnet_base_lr=0.1', '--model=resnet50', ''),
@@ -67,6 +69,8 @@ def check(argv: list[str], *, is_single_process: bool = True) -> None:
         ('--stop_at_top_1_accuracy=0.5', '', '--eval_during_training_every_n_epochs=1'),
         ('--num_eval_epochs=1', '--eval --train_dir=d', '--data_dir=DIR'),
         # A value that makes no sense.
+        ('--result_file={nonsense}.json', '', '{nonsense} {hostname}'),
+        ('--result_file={data_dir}.json', '', '{data_dir} --data_dir=VALUE'),
         ('--gradient_clip=0', '', ''),
         ('--num_epochs=0', '', ''),
         ('--num_eval_epochs=0', '', ''),
@@ -98,6 +102,9 @@ def test_flags_for_one_process_are_refused_in_a_cluster():
     flags = ['--server_protocol=grpc+verbs', '--steps_per_run=2', '--repeat=2']
     flags.append('--input_only=decode')
     check([*flags, '--data_dir=d'])
+    check(['--target_seconds=2', '--num_warmup_batches=0'])
+    with refused('--target_seconds=2', '--num_warmup_batches=0'):
+        check(['--target_seconds=2', '--num_warmup_batches=0'], is_single_process=False)
     with pytest.raises(UsageError) as caught:
         check([*flags, '--data_dir=d'], is_single_process=False)
     assert {line.partition(':')[0] for line in caught.value.lines} == {*flags}

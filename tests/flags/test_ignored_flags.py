@@ -83,6 +83,21 @@ IGNORED = """
 --variable_consistency=relaxed | --variable_consistency=relaxed --variable_update=replicated
 --noenable_optimizations --rewriter_config=remapping:OFF | --enable_optimizations=False
     --rewriter_config
+--print_training_accuracy --loss_type_to_report=base_loss --forward_only |
+    --print_training_accuracy=True --forward_only | --loss_type_to_report=base_loss --forward_only
+--freeze_when_forward_only | --freeze_when_forward_only=True --forward_only
+--eval_interval_secs=9 | --eval_interval_secs=9.0 --eval
+--benchmark_test_id=x | --benchmark_test_id=x --benchmark_log_dir
+--measure_peak --sync_on_finish --worker_hosts=a:1,b:1 --variable_update=collective_all_reduce |
+    --measure_peak=True workers | --sync_on_finish=True one process
+--per_gpu_thread_count=3 --gpu_thread_mode=global | --per_gpu_thread_count=3 --gpu_thread_mode
+--agg_small_grads_max_group=9 --variable_update=replicated --num_gpus=2 |
+    --agg_small_grads_max_group=9 --agg_small_grads_max_bytes=0
+--exchange_bytes=8 | --exchange_bytes=8 --exchange_only
+--exchange_only --exchange_bytes=8 --model=lenet --batch_size=2 --single_l2_loss_op
+    --weight_decay=0.1 --input_pipeline=feed_dict | --model=lenet --exchange_bytes |
+    --batch_size=2 --exchange_only | --single_l2_loss_op=True --exchange_only |
+    --weight_decay=0.1 --exchange_only | --input_pipeline=feed_dict --exchange_only
 """
 
 

@@ -37,11 +37,11 @@ def write_info(folder: Path, **values: int | None) -> None:
 def test_an_epoch_of_imagenet_is_the_images_in_the_shards(noise):
     plan = plan_of_two_epochs(noise)
     assert (plan.params.run.num_timed, plan.num_epochs) == (8, 2)
-    assert plan.data.num_examples(validates=True) == 50_000
+    assert plan.data.data_set.num_validation_examples == 50_000
     flags = '--model=trivial --batch_size=4 --num_batches=8'
     for subset_flags in ('--eval --train_dir=checkpoints', '--forward_only'):
         plan = plan_of(f'{flags} {subset_flags}', data_dir=noise)
-        assert plan.data.num_examples(validates=True) == 23
+        assert plan.data.data_set.num_validation_examples == 23
     # Evaluations during training are scheduled by epochs, and the rate of resnet50, too.
     flags = '--model=resnet50 --batch_size=4 --eval_during_training_every_n_epochs=1.5'
     plan = plan_of(flags, data_dir=noise)
@@ -70,7 +70,7 @@ def test_dataset_json_saves_the_count_unless_it_is_of_other_shards_or_another_pr
 def test_a_count_that_takes_too_long_leaves_the_published_number_and_a_warning(noise):
     with mock.patch('tf_cnn.inputs.data_folder.RUN_SCAN_SECS', -1):
         plan = plan_of_two_epochs(noise)
-    assert plan.data.num_examples(validates=False) == 1_281_167
+    assert plan.data.data_set.num_train_examples == 1_281_167
     [line] = [line for line in plan.warnings if 'counted' in line]
     check_line(line, f'--data_dir={noise}', '30 s', '1,281,167', 'imagenet')
     assert plan.data.shards

@@ -144,21 +144,21 @@ def test_a_flag_spreads_parameters_or_sums_over_the_virtual_devices_of_a_cpu(var
 
 
 def test_ignored_flags_may_ask_for_missing_gpus(num_gpus_here):
-    def num_ignored(params: Params, *, is_single_process: bool) -> int:
-        context = RuleContext(is_single_process=is_single_process, is_residual=False)
-        return len(params.ignored_flag_warnings(context))
-
+    alone, in_a_cluster = (
+        RuleContext(is_single_process=is_single, is_residual=False) for is_single in (True, False)
+    )
     on_cpu = '--device=cpu --num_gpus=2'
     expected = devices_of(params_of(on_cpu))
     ignored = params_of(f'{on_cpu} --all_reduce_spec=nccl --horovod_device=gpu')
-    assert num_ignored(ignored, is_single_process=True) == 2
+    assert len(ignored.ignored_flag_warnings(alone)) == 2
     assert devices_of(ignored) == expected
     # NCCL is for GPUs.
     assert devices_of(params_of(f'{on_cpu} --variable_update=replicated --use_nccl')) == expected
     mode = '--variable_update=collective_all_reduce --local_parameter_device=gpu'
     in_cluster = params_of(f'{on_cpu} {mode}')
-    assert num_ignored(in_cluster, is_single_process=False) == 1
-    assert devices_of(in_cluster, in_cluster_of(in_cluster)) == expected
+    assert len(in_cluster.ignored_flag_warnings(in_a_cluster)) == 1
+    used = in_cluster.without_ignored(in_a_cluster)
+    assert devices_of(used, in_cluster_of(in_cluster)) == expected
     plain = params_of(f'{on_cpu} --variable_update=distributed_all_reduce')
     controller, nccl = in_cluster_of(plain), plain.replace(all_reduce_spec='nccl')
     assert devices_of(nccl, controller) == devices_of(plain, controller)

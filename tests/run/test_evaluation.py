@@ -48,6 +48,7 @@ from tf_cnn.run.session import Stepper
 from tf_cnn.step.evaluation import Evaluation, RestoredVariables
 from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import (
+    checkpoint_step,
     has_training_ended,
     incomplete_checkpoint_warning,
     latest_checkpoint,
@@ -307,11 +308,12 @@ def test_checkpoints_that_are_saved_during_the_first_evaluation_are_evaluated(di
         f'--train_dir={quoted(tmp_path)}'
     )
 
-    def train_on(*arguments: Any) -> None:
+    def train_on(prefix: str) -> int:
         if not (tmp_path / 'model.ckpt-17.index').exists():
             assert run(flags).code == 0
+        return checkpoint_step(prefix)
 
-    with mock.patch('tf_cnn.run.evaluator.check_classes', train_on):
+    with mock.patch('tf_cnn.run.evaluator.checkpoint_step', train_on):
         rows = evaluate(tmp_path, digits, '--model=lenet --eval_interval_secs=0.1')
     assert [row.step for row in rows] == [4, 17]
 

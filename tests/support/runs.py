@@ -22,7 +22,7 @@ from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.results import schema
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, as_float
-from tf_cnn.training.contents import CLASS_NAMES, IMAGES_PER_STEP
+from tf_cnn.training.contents import IMAGES_PER_STEP
 
 # ---- from Python, in this process ----------------------------------------------------------------
 
@@ -94,5 +94,5 @@ def values_in(checkpoint: str | Path) -> dict[str, np.ndarray]:
     return {
         name: reader.get_tensor(name)
         for name in reader.get_variable_to_shape_map()
-        if name not in (CLASS_NAMES, IMAGES_PER_STEP)
+        if name != IMAGES_PER_STEP
     }

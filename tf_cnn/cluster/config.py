@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from tf_cnn.flags.spec import IN_EVAL, NEW, NO_COMPUTING, SINGLE_PROCESS, Ignored, flag
+from tf_cnn.flags.spec import IN_EVAL, NEW, NO_COMPUTING, SINGLE_PROCESS, Note, flag
 from tf_cnn.managers.modes import format_modes
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class ClusterConfig:
         lower_bound=1,
         unit='tasks',
         original=NEW,
+        ignored=(SINGLE_PROCESS,),
     )
     cluster_port: int = flag(
         0,
@@ -63,11 +64,13 @@ class ClusterConfig:
         upper_bound=65000,
         original=NEW,
         setting=False,
+        ignored=(SINGLE_PROCESS,),
     )
     server_protocol: str = flag(
         PROTOCOL,
         f'The protocol between processes; TensorFlow supports {PROTOCOL} only.',
         original='TensorFlow then had grpc+verbs and other protocols',
+        ignored=(SINGLE_PROCESS,),
     )
     connect_timeout_secs: float = flag(
         300.0,
@@ -75,6 +78,7 @@ class ClusterConfig:
         unit='seconds',
         original=NEW,
         setting=False,
+        ignored=(SINGLE_PROCESS,),
     )
     step_timeout_secs: float = flag(
         600.0,
@@ -84,6 +88,7 @@ class ClusterConfig:
         unit='seconds',
         original=NEW,
         setting=False,
+        ignored=(NO_COMPUTING, SINGLE_PROCESS),
     )
     ps_linger_secs: float = flag(
         0.0,
@@ -91,14 +96,16 @@ class ClusterConfig:
         unit='seconds',
         original=NEW,
         setting=False,
+        ignored=(SINGLE_PROCESS,),
     )
     distinct_worker_data: bool = flag(
         True,
         'Workers use different synthetic images, or start reading at different shards.',
         original=NEW,
+        ignored=(IN_EVAL, NO_COMPUTING, SINGLE_PROCESS),
     )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         mode = params.variables.mode
         role_flags = [name for name in ROLE_FLAGS if getattr(self, name) is not None]
         if mode.launcher and role_flags:
@@ -108,7 +115,20 @@ class ClusterConfig:
                 f'{mode.launcher} starts and numbers its processes; remove it, or use '
                 f'{format_modes(lambda other: other.has_cluster)}',
             )
-        if rules is None or rules.is_single_process:
+        if mode.launcher:
+            names = (
+                'num_ps',
+                'cluster_port',
+                'connect_timeout_secs',
+                'ps_linger_secs',
+                'step_timeout_secs',
+            )
+            modes = format_modes(lambda mode: mode.launcher is not None)
+            yield names, f'another program starts and connects the processes of {modes}'
+        if self.ps_hosts or self.worker_hosts:
+            reason = '--ps_hosts and --worker_hosts name the processes and their ports'
+            yield ('num_ps', 'cluster_port'), reason
+        if rules.is_single_process:
             return
         if params.run.deterministic and params.trains and not mode.sums_in_fixed_order:
             yield params.conflict(
@@ -120,23 +140,3 @@ class ClusterConfig:
         if self.server_protocol != PROTOCOL:
             flag_text = params.flag_text('server_protocol')
             yield f'{flag_text}: TensorFlow now supports {PROTOCOL} only; remove it'
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        ports, timeouts = ('num_ps', 'cluster_port'), ('connect_timeout_secs', 'ps_linger_secs')
-        if params.variables.mode.launcher is not None:
-            yield (
-                (*ports, *timeouts, 'step_timeout_secs'),
-                (
-                    'another program starts and connects the processes of '
-                    f'{format_modes(lambda mode: mode.launcher is not None)}'
-                ),
-            )
-        if params.run.exchange_only:
-            yield ('step_timeout_secs', 'distinct_worker_data'), NO_COMPUTING
-        if params.evaluation.eval:
-            yield ('distinct_worker_data',), IN_EVAL
-        if rules.is_single_process:
-            others = ('server_protocol', 'step_timeout_secs', 'distinct_worker_data')
-            yield (*ports, *timeouts, *others), SINGLE_PROCESS
-        if self.ps_hosts or self.worker_hosts:
-            yield ports, '--ps_hosts and --worker_hosts name the processes and their ports'

@@ -8,7 +8,7 @@ import operator
 import os
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,8 +16,9 @@ from tf_cnn.system.errors import STDIO, UsageError, format_flag, nearest
 
 Value = int | float | str | bool | None
 Number = TypeVar('Number', int, float)
-# Flags that have no effect in a run, with the reason; the first reason for a flag counts.
-Ignored = Iterator[tuple[tuple[str, ...], str]]
+# What a group of flags notes about a run: the line of a problem, or flags that have no effect, with
+# the reason; the first reason for a flag counts.
+Note = str | tuple[tuple[str, ...], str]
 
 # The upper bound of flags that count epochs, so that counts of steps and examples stay finite.
 MOST_EPOCHS = 1e9
@@ -144,6 +145,7 @@ class FlagSpec:
       chosen: whether the run chooses a value if none is given, or 0 for a number of images.
       in_run_section: whether the section `run` of a result has the value that the run used, which
         comparisons then take.
+      ignored: the reasons, such as IN_EVAL, for which the flag has no effect in some runs.
       target: the environment variable that TensorFlow reads instead of the flag, or the field of
         its ConfigProto.
     """
@@ -171,6 +173,7 @@ class FlagSpec:
     setting: bool = True
     chosen: bool = False
     in_run_section: bool = False
+    ignored: tuple[str, ...] = ()
     target: str | None = None
 
     @property
@@ -286,12 +289,6 @@ def specs_of(group: type) -> dict[str, FlagSpec]:
     return specs
 
 
-def flag_names(group: Any) -> tuple[str, ...]:
-    """Returns the names of the flags of a dataclass or of its instance."""
-    fields = dataclasses.fields(group)
-    return tuple(field.name for field in fields if field.metadata)
-
-
 def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Number]:
     """Returns the numbers of a comma-separated list; [] for no text.
 
@@ -303,12 +300,15 @@ def parse_numbers(text: str | None, kind: Callable[[str], Number]) -> list[Numbe
     return numbers
 
 
-# Reasons of several groups why a flag has no effect.
-IN_EVAL = '--eval trains nothing'
-TRAINS_NOTHING = '--forward_only trains nothing'
+# Reasons for FlagSpec.ignored; Params.notes knows which of them hold in a run.
 NO_MODEL = '--input_only runs no model'
 NO_COMPUTING = '--exchange_only computes nothing'
+IN_EVAL = '--eval trains nothing'
+IN_FORWARD_ONLY = '--forward_only trains nothing'
 SINGLE_PROCESS = 'it is for clusters, and this run has one process'
 SYNTHETIC = 'images are synthetic without --data_dir'
 ON_CPU = 'the run is on the CPU'
 NO_FOLDER = 'checkpoints and summaries need --train_dir'
+# The reasons for flags of steps, and of training.
+NO_STEPS = (NO_MODEL, IN_EVAL)
+NO_TRAINING = (*NO_STEPS, IN_FORWARD_ONLY)

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tf_cnn.flags.spec import IN_EVAL, NEW, SYNTHETIC, Ignored, flag, flag_names
+from tf_cnn.flags.spec import (
+    IN_EVAL,
+    IN_FORWARD_ONLY,
+    NEW,
+    NO_COMPUTING,
+    SYNTHETIC,
+    Note,
+    flag,
+    specs_of,
+)
 from tf_cnn.inputs.catalog import (
     ARRAY_PIPELINES,
     DEFAULT,
@@ -65,15 +74,18 @@ class DataConfig:
         choices=('resized_crop', 'padded_crop', 'none'),
         original=NEW,
         chosen=True,
+        ignored=(SYNTHETIC,),
     )
     distortions: bool = flag(
         False,
         'Change the colours of training images at random.',
+        ignored=(IN_EVAL, IN_FORWARD_ONLY, SYNTHETIC),
     )
     distort_color_in_yiq: bool = flag(
         True,
         'With --distortions: change saturation and hue in YIQ, where all changes of colour '
         'are one matrix product. If false, change them in HSV, which takes several times as long.',
+        ignored=(IN_EVAL, IN_FORWARD_ONLY, SYNTHETIC),
     )
     resize_method: str = flag(
         'bilinear',
@@ -81,6 +93,7 @@ class DataConfig:
         'between the other methods.',
         choices=('nearest', 'bilinear', 'bicubic', 'area', 'round_robin'),
         original='there resizing samples the corners of pixels, here their centres',
+        ignored=(SYNTHETIC,),
     )
     scaled_decode: bool = flag(
         False,
@@ -88,17 +101,20 @@ class DataConfig:
         'size of the model; resizing does the rest. Photographs of several megapixels decode '
         'faster, and pixels change slightly.',
         original=NEW,
+        ignored=(SYNTHETIC,),
     )
     input_preprocessor: str = flag(
         DEFAULT,
         f'How the images of records are preprocessed. '
         f'{"; ".join(f"{row.name}: {row.summary}" for row in PREPROCESSORS.values())}.',
         choices=tuple(PREPROCESSORS),
+        ignored=(SYNTHETIC,),
     )
     ml_perf: bool = flag(
         False,
         'Normalise the images of records by the rules of MLPerf: subtract the mean colour of '
         'ImageNet, without scaling.',
+        ignored=(SYNTHETIC,),
     )
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
@@ -108,29 +124,20 @@ class DataConfig:
             augmentation=context.data.augmentation,
         )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         if self.data_name == RECORDS and self.data_dir is None:
             yield (
                 f'--data_name={RECORDS}: the data folder defines the classes; add --data_dir=DIR, '
                 'or remove --data_name'
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        colours = ('distortions', 'distort_color_in_yiq')
-        of_photographs = ('scaled_decode', 'input_preprocessor', 'ml_perf')
-        if params.evaluation.eval:
-            yield colours, IN_EVAL
-        if params.run.forward_only:
-            yield colours, '--forward_only does not augment images'
-        if self.data_dir is None:
-            yield (*colours, *of_photographs, 'augmentation', 'resize_method'), SYNTHETIC
         if PREPROCESSORS[self.input_preprocessor].is_plain and rules.has_records:
             reason = '--input_preprocessor decides how images are resized, and changes no colours'
-            yield (*colours, 'resize_method'), reason
+            yield ('distortions', 'distort_color_in_yiq', 'resize_method'), reason
         if not self.distortions:
             yield ('distort_color_in_yiq',), 'only --distortions changes colours'
         if not rules.has_records:
-            yield of_photographs, 'it is about photographs in records'
+            names = ('scaled_decode', 'input_preprocessor', 'ml_perf')
+            yield names, 'it is about photographs in records'
         if self.input_preprocessor != DEFAULT:
             yield ('ml_perf',), '--input_preprocessor normalises images in the same way'
 
@@ -140,7 +147,7 @@ _OF_ALL_PIPELINES = ('input_pipeline', 'input_only')
 
 
 def _tf_data_flag(default: Any, help: str, **properties: Any) -> Any:
-    return flag(default, f'With {TF_DATA}: {help}', **properties)
+    return flag(default, f'With {TF_DATA}: {help}', ignored=(SYNTHETIC,), **properties)
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,7 @@ class PipelineConfig:
         choices=PIPELINES,
         original=NEW,
         chosen=True,
+        ignored=(NO_COMPUTING,),
     )
     input_only: str | None = flag(
         None,
@@ -244,9 +252,28 @@ class PipelineConfig:
             and self.row(params).in_memory
         )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         evaluates = params.evaluation.eval
-        reads_records = params.data.data_dir is not None and rules and rules.has_records
+        of_tf_data = tuple(name for name in specs_of(type(self)) if name not in _OF_ALL_PIPELINES)
+        if params.data.data_dir is None and self.input_pipeline not in SYNTHETIC_PIPELINES:
+            yield ('input_pipeline',), SYNTHETIC
+        if evaluates:
+            reason = '--eval reads each validation image once, in the order of the files'
+            yield ('input_pipeline', *of_tf_data), reason
+        if not rules.has_records:
+            reason = 'it is for records, and --data_dir contains none'
+            yield of_tf_data, reason
+            if self.input_pipeline not in ARRAY_PIPELINES:
+                yield ('input_pipeline',), reason
+        if self.row(params).name != TF_DATA:
+            yield of_tf_data, f'only --input_pipeline={TF_DATA} uses it'
+        if not self.datasets_use_prefetch:
+            reason = '--nodatasets_use_prefetch prepares no batches ahead'
+            yield ('datasets_prefetch_buffer_size',), reason
+        if self.datasets_repeat_cached_sample:
+            reason = '--datasets_repeat_cached_sample reads one record only'
+            yield ('datasets_use_caching',), reason
+        reads_records = params.data.data_dir is not None and rules.has_records
         if params.run.deterministic and reads_records and not evaluates:
             if not self.row(params).repeatable:
                 yield params.conflict(
@@ -285,7 +312,7 @@ class PipelineConfig:
                     'it keeps each image in one size, and cuts no other parts out of the '
                     'photograph; use --augmentation=padded_crop or none',
                 )
-        if self.input_only and rules and not rules.is_single_process:
+        if self.input_only and not rules.is_single_process:
             yield (
                 f'{params.flag_text("input_only")}: each worker of a cluster has a separate '
                 'pipeline; measure it in one process; remove it'
@@ -306,28 +333,3 @@ class PipelineConfig:
                 f'{params.flag_text("input_only")} conflicts with --eval_during_training_*: there '
                 'is no model to evaluate; remove one'
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        of_tf_data = tuple(name for name in flag_names(self) if name not in _OF_ALL_PIPELINES)
-        if params.run.exchange_only:
-            yield ('input_pipeline', *of_tf_data), '--exchange_only reads no images'
-        if params.data.data_dir is None:
-            yield of_tf_data, SYNTHETIC
-            if self.input_pipeline not in SYNTHETIC_PIPELINES:
-                yield ('input_pipeline',), SYNTHETIC
-        if params.evaluation.eval:
-            reason = '--eval reads each validation image once, in the order of the files'
-            yield ('input_pipeline', *of_tf_data), reason
-        if not rules.has_records:
-            reason = 'it is for records, and --data_dir contains none'
-            yield of_tf_data, reason
-            if self.input_pipeline not in ARRAY_PIPELINES:
-                yield ('input_pipeline',), reason
-        if self.row(params).name != TF_DATA:
-            yield of_tf_data, f'only --input_pipeline={TF_DATA} uses it'
-        if not self.datasets_use_prefetch:
-            reason = '--nodatasets_use_prefetch prepares no batches ahead'
-            yield ('datasets_prefetch_buffer_size',), reason
-        if self.datasets_repeat_cached_sample:
-            reason = '--datasets_repeat_cached_sample reads one record only'
-            yield ('datasets_use_caching',), reason

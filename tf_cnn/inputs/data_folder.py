@@ -128,11 +128,7 @@ class DataFolder:
                     f'{names}'
                 )
         else:
-            published = DATA_SETS[self.data_set.name]
-            is_train = images.subset == 'train'
-            num_published = (
-                published.num_train_examples if is_train else published.num_validation_examples
-            )
+            num_published = DATA_SETS[self.data_set.name].num_examples(images.subset)
             if images.num_images != num_published:
                 warnings.append(
                     f'the folder contains {plural(images.num_images, f"{images.subset} image")}; '

@@ -38,6 +38,9 @@ class DataSet:
     augmentation: str = 'resized_crop'
     class_names: tuple[str, ...] | None = None
 
+    def num_examples(self, subset: str) -> int:
+        return self.num_train_examples if subset == SUBSETS[0] else self.num_validation_examples
+
 
 # ImageNet: ILSVRC 2012, Russakovsky et al. 2015 (arXiv:1409.0575), table 2. Its TFRecords number
 # the classes from 1 and keep 0 for "background", hence 1001. MNIST: LeCun et al. 1998, section

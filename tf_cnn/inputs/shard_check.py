@@ -4,11 +4,11 @@ import concurrent.futures
 import contextlib
 import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.inputs.framing import FRAME_BYTES, UNREADABLE, Fault, scan_shard
 from tf_cnn.system.errors import plural
@@ -17,13 +17,7 @@ from tf_cnn.system.parallel import num_cores, ordered_map
 _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
 _BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
-_MAX_CAUSE_CHARS = 400
 _Reader = Callable[[bytes], Any]
-_LINE_WITHOUT_CAUSE = re.compile(
-    r'=*|Graph execution error:|From /job:\S+|\d+ root error\(s\) found\.'
-)
-# What TensorFlow writes before a cause: the number and code of a root error, the function.
-_BEFORE_CAUSE = re.compile(r'^\(\d+\) [A-Z_]+: |\{\{function_node \S+\}\} ?')
 
 
 @dataclass(frozen=True)
@@ -208,27 +202,6 @@ def _record_fault(
             return 'undecodable JPEG', f'the JPEG of {plural(len(image), "byte")} cannot be decoded'
         return 'unreadable Example', f'TensorFlow cannot read it: {error_cause(error)}'
     return None
-
-
-def error_cause(error: Any) -> str:
-    """Returns the line of a tf.errors.OpError that names the cause, shortened.
-
-    It is the line below the last node's name, or else the first line.
-    """
-    lines = [
-        line.strip()
-        for line in error.message.splitlines()
-        if not _LINE_WITHOUT_CAUSE.fullmatch(line.strip())
-    ]
-    nodes = [number for number, line in enumerate(lines[:-1]) if line.startswith('Node: ')]
-    line = lines[nodes[-1] + 1] if nodes else lines[0] if lines else 'no reason given'
-    line = _BEFORE_CAUSE.sub('', line)
-    # TensorFlow may quote a whole record with its image.
-    printable = ''.join(
-        letter if letter.isprintable() else ascii(letter)[1:-1]
-        for letter in line[:_MAX_CAUSE_CHARS]
-    )
-    return printable + '...' * (len(line) > _MAX_CAUSE_CHARS)
 
 
 def check_shards(

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from tf_cnn.flags.spec import (
-    IN_EVAL,
     NEW,
     NO_COMPUTING,
     NO_MODEL,
+    NO_STEPS,
     ON_CPU,
     OTHER,
-    Ignored,
+    Note,
     flag,
     specs_of,
 )
@@ -57,6 +57,7 @@ class DeviceConfig:
         choices=_KINDS,
         original='its default is gpu',
         chosen=True,
+        ignored=NO_STEPS,
     )
     data_format: str | None = flag(
         None,
@@ -68,6 +69,7 @@ class DeviceConfig:
         common=True,
         in_run_section=True,
         chosen=True,
+        ignored=(NO_MODEL, NO_COMPUTING),
     )
     num_intra_threads: int | None = flag(
         None,
@@ -90,30 +92,35 @@ class DeviceConfig:
         'operations.',
         choices=('global', 'gpu_shared', 'gpu_private'),
         target='TF_GPU_THREAD_MODE',
+        ignored=(ON_CPU,),
     )
     per_gpu_thread_count: int = flag(
         0,
         'Threads for each GPU, unless --gpu_thread_mode=global; 0 means two, one for kernels '
         'and one for copies.',
         unit='threads',
+        ignored=(ON_CPU,),
     )
     batchnorm_persistent: bool = flag(
         True,
         "On GPUs, use cuDNN's batch norm kernels that keep their input on the chip "
         '(CUDNN_BATCHNORM_SPATIAL_PERSISTENT), where available.',
         target='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
+        ignored=(ON_CPU,),
     )
     allow_growth: bool | None = flag(
         None,
         'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow '
         'decides.',
         target='gpu_options.allow_growth',
+        ignored=(ON_CPU,),
     )
     gpu_memory_frac_for_testing: float = flag(
         0.0,
         'Fraction of the memory of each GPU to take; above 1, memory is swapped to the host. 0 '
         'sets no limit.',
         target='gpu_options.per_process_gpu_memory_fraction',
+        ignored=(ON_CPU,),
     )
     xla: bool = flag(False, 'Let XLA compile as much of the graph as it can.')
 
@@ -137,7 +144,7 @@ class DeviceConfig:
         intra, inter = threads.intra_op, threads.inter_op
         return replace(resolved, num_intra_threads=intra, num_inter_threads=inter)
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         mode = params.variables.mode
         if self.num_gpus == 0 and self.device == 'gpu':
             yield params.conflict('num_gpus', 'device', 'use --num_gpus=1 or more, or --device=cpu')
@@ -152,34 +159,13 @@ class DeviceConfig:
                 'it has one process per GPU; use --num_gpus=1, and start more processes with '
                 f'{mode.launcher}',
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if self.device == 'cpu':
-            yield (
-                (
-                    'gpu_thread_mode',
-                    'per_gpu_thread_count',
-                    'batchnorm_persistent',
-                    'allow_growth',
-                    'gpu_memory_frac_for_testing',
-                ),
-                ON_CPU,
-            )
         if self.gpu_thread_mode == 'global':
             reason = 'with --gpu_thread_mode=global GPUs use the threads of all other operations'
             yield ('per_gpu_thread_count',), reason
-        if params.run.exchange_only:
-            yield ('data_format',), NO_COMPUTING
-        if params.inputs.input_only:
-            yield ('data_format',), NO_MODEL
         if no_parameter_device := self._why_no_parameter_device(params, rules):
             yield ('local_parameter_device',), no_parameter_device
 
     def _why_no_parameter_device(self, params: 'Params', rules: 'RuleContext') -> str | None:
-        if params.inputs.input_only:
-            return NO_MODEL
-        if params.evaluation.eval:
-            return IN_EVAL
         if not rules.is_single_process and not rules.num_ps:
             return (
                 'in a cluster without parameter servers, the devices of the towers hold the '
@@ -208,38 +194,45 @@ class TensorFlowConfig:
         'The GPUs to use, in the order of the towers: their numbers, from 0, in the machine or in '
         'CUDA_VISIBLE_DEVICES if it is set, separated by commas.',
         original='it only orders the ring of --all_reduce_spec',
+        ignored=(ON_CPU,),
     )
     force_gpu_compatible: bool = flag(
         False,
         'Put all tensors of the host in page-locked memory, for fast copies to GPUs.',
         target='gpu_options.force_gpu_compatible',
+        ignored=(ON_CPU,),
     )
     use_unified_memory: bool = flag(
         False,
         'Use more memory than GPUs have (--gpu_memory_frac_for_testing above 1), by swapping.',
         target='gpu_options.experimental.use_unified_memory',
+        ignored=(ON_CPU,),
     )
     timestamped_allocator: bool = flag(
         False,
         'Reuse the memory of a GPU only after the kernels that used it have finished.',
         target='gpu_options.experimental.timestamped_allocator',
+        ignored=(ON_CPU,),
     )
     gpu_kt_max_interval: int = flag(
         0,
         'Kernels queued on a GPU between two events that track finished kernels; 0 sets no limit.',
         target='gpu_options.experimental.kernel_tracker_max_interval',
+        ignored=(ON_CPU,),
     )
     gpu_kt_max_bytes: int = flag(
         0,
         'Memory that kernels queued between two such events use; 0 sets no limit.',
         unit='bytes',
         target='gpu_options.experimental.kernel_tracker_max_bytes',
+        ignored=(ON_CPU,),
     )
     gpu_kt_max_pending: int = flag(
         0,
         'Kernels queued on a GPU at a time; 0 sets no limit.',
         unit='kernels',
         target='gpu_options.experimental.kernel_tracker_max_pending',
+        ignored=(ON_CPU,),
     )
     use_numa_affinity: bool = flag(
         False,
@@ -265,6 +258,7 @@ class TensorFlowConfig:
         "On GPUs, let cuDNN also use Winograd's algorithm in several kernels "
         '(TF_ENABLE_WINOGRAD_NONFUSED).',
         target='TF_ENABLE_WINOGRAD_NONFUSED',
+        ignored=(ON_CPU,),
     )
     autotune_threshold: int | None = flag(
         None,
@@ -272,6 +266,7 @@ class TensorFlowConfig:
         'TensorFlow compares algorithms (TF_AUTOTUNE_THRESHOLD).',
         lower_bound=1,
         target='TF_AUTOTUNE_THRESHOLD',
+        ignored=(ON_CPU,),
     )
     sync_on_finish: bool | None = flag(
         None,
@@ -279,6 +274,7 @@ class TensorFlowConfig:
         '(TF_SYNC_ON_FINISH). TensorFlow does this by default.',
         original='its default is false',
         target='TF_SYNC_ON_FINISH',
+        ignored=(ON_CPU,),
     )
     onednn: bool | None = flag(
         None,
@@ -311,7 +307,11 @@ class TensorFlowConfig:
         target='KMP_SETTINGS',
     )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
+        if self.rewriter_config is not None:
+            yield ('enable_optimizations',), '--rewriter_config decides what to rewrite'
+        if not rules.is_single_process:
+            yield ('sync_on_finish',), 'TensorFlow reads it in runs of one process only'
         if params.devices.device == 'cpu':
             return
         try:
@@ -328,28 +328,6 @@ class TensorFlowConfig:
                 'num_gpus',
                 f'list a number for each, or use --num_gpus={len(indices)}',
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if params.devices.device == 'cpu':
-            yield (
-                (
-                    'gpu_indices',
-                    'force_gpu_compatible',
-                    'use_unified_memory',
-                    'timestamped_allocator',
-                    'gpu_kt_max_interval',
-                    'gpu_kt_max_bytes',
-                    'gpu_kt_max_pending',
-                    'winograd_nonfused',
-                    'autotune_threshold',
-                    'sync_on_finish',
-                ),
-                ON_CPU,
-            )
-        if self.rewriter_config is not None:
-            yield ('enable_optimizations',), '--rewriter_config decides what to rewrite'
-        if not rules.is_single_process:
-            yield ('sync_on_finish',), 'TensorFlow reads it in runs of one process only'
 
 
 # The flags that set an environment variable or a field of ConfigProto, and which one.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from tf_cnn.flags.spec import (
-    IN_EVAL,
     NEW,
     NO_MODEL,
+    NO_STEPS,
+    NO_TRAINING,
     ON_CPU,
     SINGLE_PROCESS,
-    Ignored,
+    Note,
     flag,
-    flag_names,
 )
 from tf_cnn.managers.all_reduce_spec import (
     ALGORITHMS,
@@ -48,7 +48,10 @@ class VariableConfig:
     """Where variables live, and how gradients are combined."""
 
     GROUP: ClassVar[str] = 'Variables and gradients'
-    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {
+        'shared_by_workers': True,
+        'ignored': NO_TRAINING,
+    }
 
     variable_update: str = flag(
         DEFAULT_MODE,
@@ -61,6 +64,7 @@ class VariableConfig:
         'applies their mean in every mode. docs/training.md has the learning rate that gives the '
         'same steps',
         in_run_section=True,
+        ignored=(NO_MODEL,),
     )
     variable_mgr_file: str | None = flag(
         None,
@@ -71,12 +75,14 @@ class VariableConfig:
         # Workers compare the content of the file, not its path.
         shared_by_workers=False,
         setting=False,
+        ignored=NO_STEPS,
     )
     cross_replica_sync: bool = flag(
         True,
         'All workers take each step together; without it, each worker updates the parameter '
         'servers independently.',
         shared_by_servers=True,
+        ignored=(*NO_TRAINING, SINGLE_PROCESS),
     )
     staged_vars: bool = flag(
         False,
@@ -97,6 +103,7 @@ class VariableConfig:
         'Horovod. On by default if the mode can send the type of --precision.',
         original='its default is true',
         chosen=True,
+        ignored=NO_STEPS,
     )
     slice_variables: bool = flag(
         True,
@@ -104,11 +111,13 @@ class VariableConfig:
         'bytes, and values return while gradients are sent. Without it, each variable is whole on '
         'one server, as in the original program.',
         original=NEW,
+        ignored=NO_STEPS,
     )
     horovod_device: str | None = flag(
         None,
         'The kind of device that sums gradients for Horovod; by default the device of the towers.',
         choices=('cpu', 'gpu'),
+        ignored=NO_STEPS,
     )
     all_reduce_spec: str | None = flag(
         None,
@@ -259,36 +268,7 @@ class VariableConfig:
             self.uses_all_reduce_spec(params) or self.uses_hierarchical_copy(params)
         )
 
-    def cluster_conflict(self, params: 'Params') -> str | None:
-        """Returns the error message if a setting is impossible in a cluster, else None."""
-        mode = self.mode
-        if mode.always_synchronous and not self.cross_replica_sync:
-            asynchronous = format_modes(
-                lambda other: other.has_cluster and not other.always_synchronous
-            )
-            return params.conflict(
-                'cross_replica_sync',
-                'variable_update',
-                f'its workers always take each step together; remove it, or use {asynchronous}',
-            )
-        if params.run.forward_only and not mode.forward_only_in_cluster:
-            return params.conflict(
-                'forward_only',
-                'variable_update',
-                'its workers then exchange nothing; measure one process, or use '
-                f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
-            )
-        precision = params.precision
-        if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
-            return params.conflict(
-                'fp16_vars',
-                'variable_update',
-                'several processes store variables in 32 bits, and send them in 16 bits with '
-                '--compact_gradient_transfer; remove --fp16_vars',
-            )
-        return None
-
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         mode, by_spec = self.mode, self.uses_all_reduce_spec(params)
         # Ignored flags need no validation.
         if self.all_reduce_spec is not None and by_spec:
@@ -329,36 +309,15 @@ class VariableConfig:
                 'variable_update',
                 'evaluate in one process, or as a cluster of another --variable_update',
             )
-        elif mode.launcher and (conflict := self.cluster_conflict(params)):
-            yield conflict
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        mode, forward_only, is_alone = self.mode, params.run.forward_only, rules.is_single_process
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if params.evaluation.eval:
-            if is_alone:
-                reason = '--eval reads the checkpoints of every --variable_update in the same way'
-                yield ('variable_update',), reason
-            others = ('variable_update', 'horovod_device')
-            yield tuple(name for name in flag_names(self) if name not in others), IN_EVAL
+        elif mode.launcher or not rules.is_single_process:
+            yield from self._cluster_problems(params)
+        forward_only, is_alone = params.run.forward_only, rules.is_single_process
+        if params.evaluation.eval and is_alone:
+            reason = '--eval reads the checkpoints of every --variable_update in the same way'
+            yield ('variable_update',), reason
         if mode.file is None:
             reason = 'it does not define the mode of --variable_update'
             yield ('variable_mgr_file',), reason
-        if is_alone:
-            yield ('cross_replica_sync',), SINGLE_PROCESS
-        if forward_only:
-            yield (
-                (
-                    'cross_replica_sync',
-                    'staged_vars',
-                    'variable_consistency',
-                    'all_reduce_spec',
-                    *_OF_HALVES,
-                    *_OF_SUMS,
-                ),
-                '--forward_only updates no variables',
-            )
         # Workers read variables from parameter servers in forward steps, too.
         if forward_only and not rules.num_ps:
             reason = '--forward_only sends no gradients, and without parameter servers no variables'
@@ -367,13 +326,11 @@ class VariableConfig:
             yield ('variable_consistency',), _only_modes(lambda mode: mode.can_relax)
         # With servers, the workers of an always synchronous mode read what a step updates.
         if rules.num_ps < (1 if self.staged_vars or mode.always_synchronous else 2):
-            yield (
-                ('slice_variables',),
-                (
-                    'variables are cut only for several parameter servers, or where values return '
-                    'while gradients are sent'
-                ),
+            reason = (
+                'variables are cut only for several parameter servers, or where values return '
+                'while gradients are sent'
             )
+            yield ('slice_variables',), reason
         if mode.launcher is None:
             yield ('horovod_device',), _only_modes(lambda mode: mode.launcher is not None)
         if params.devices.device == 'cpu' and self.horovod_device == 'gpu':
@@ -404,3 +361,30 @@ class VariableConfig:
         if not self.agg_small_grads_max_bytes:
             reason = '--agg_small_grads_max_bytes=0 joins no gradients'
             yield ('agg_small_grads_max_group',), reason
+
+    def _cluster_problems(self, params: 'Params') -> Iterator[str]:
+        mode = self.mode
+        if mode.always_synchronous and not self.cross_replica_sync:
+            asynchronous = format_modes(
+                lambda other: other.has_cluster and not other.always_synchronous
+            )
+            yield params.conflict(
+                'cross_replica_sync',
+                'variable_update',
+                f'its workers always take each step together; remove it, or use {asynchronous}',
+            )
+        if params.run.forward_only and not mode.forward_only_in_cluster:
+            yield params.conflict(
+                'forward_only',
+                'variable_update',
+                'its workers then exchange nothing; measure one process, or use '
+                f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
+            )
+        precision = params.precision
+        if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
+            yield params.conflict(
+                'fp16_vars',
+                'variable_update',
+                'several processes store variables in 32 bits, and send them in 16 bits with '
+                '--compact_gradient_transfer; remove --fp16_vars',
+            )

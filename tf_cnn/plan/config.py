@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from tf_cnn.flags.spec import (
     ABOVE_0,
     IN_EVAL,
+    IN_FORWARD_ONLY,
     MOST_EPOCHS,
     NEW,
     NO_COMPUTING,
     NO_FOLDER,
     NO_MODEL,
-    TRAINS_NOTHING,
-    Ignored,
+    NO_STEPS,
+    Note,
     Output,
     flag,
-    flag_names,
     parse_numbers,
 )
 from tf_cnn.results.file_names import FIELD, OTHER_FIELDS, fill_fields
@@ -70,6 +70,7 @@ class RunConfig:
         common=True,
         in_run_section=True,
         chosen=True,
+        ignored=(NO_COMPUTING,),
     )
     num_batches: int | None = flag(
         None,
@@ -97,6 +98,7 @@ class RunConfig:
         unit='steps',
         common=True,
         setting=False,
+        ignored=(IN_EVAL,),
     )
     steps_per_run: int = flag(
         1,
@@ -106,6 +108,7 @@ class RunConfig:
         lower_bound=1,
         unit='steps',
         original=NEW,
+        ignored=NO_STEPS,
     )
     display_every: int = flag(
         10,
@@ -114,6 +117,7 @@ class RunConfig:
         unit='steps',
         common=True,
         shared_by_workers=False,
+        ignored=(IN_EVAL,),
     )
     display_perf_ewma: float | None = flag(
         None,
@@ -121,6 +125,7 @@ class RunConfig:
         'the last step, instead of the average of all steps so far; the total at the end stays the '
         'same.',
         upper_bound=1,
+        ignored=(IN_EVAL,),
     )
     forward_only: bool = flag(
         False,
@@ -132,6 +137,7 @@ class RunConfig:
         False,
         "With --forward_only, make the weights constants, so that TensorFlow's graph passes fold "
         'batch norm.',
+        ignored=(NO_MODEL,),
     )
     exchange_only: bool = flag(
         False,
@@ -152,12 +158,14 @@ class RunConfig:
         False,
         'Compute and print top-1 and top-5 accuracy while training.',
         shared_by_workers=False,
+        ignored=(*NO_STEPS, NO_COMPUTING),
     )
     loss_type_to_report: str = flag(
         'total_loss',
         'The loss to print: base_loss excludes weight decay, total_loss includes it.',
         choices=('base_loss', 'total_loss'),
         shared_by_workers=False,
+        ignored=(*NO_STEPS, NO_COMPUTING),
     )
     tf_random_seed: int = flag(
         1234,
@@ -207,7 +215,7 @@ class RunConfig:
             num_batches = NUM_BATCHES
         return replace(resolved, num_batches=num_batches)
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         # Importing the flags should not import the models.
         from models.registry import MODELS
 
@@ -233,11 +241,24 @@ class RunConfig:
             )
         if self.exchange_only:
             yield from self._exchange_problems(params)
-        if self.steps_per_run > 1 and rules and not rules.is_single_process:
+        else:
+            yield ('exchange_bytes',), 'only --exchange_only uses it'
+        if params.exchanges_one_tensor:
+            reason = '--exchange_bytes replaces the gradients of the model'
+            yield ('model', 'model_file'), reason
+        if self.steps_per_run > 1 and not rules.is_single_process:
             yield (
                 f'{params.flag_text("steps_per_run")}: the workers of a cluster synchronize after '
                 'each step, to detect a lost worker; remove it'
             )
+        if self.forward_only:
+            yield ('print_training_accuracy',), '--forward_only always prints the accuracy'
+            reason = '--forward_only computes no weight decay, so that both losses are the same'
+            yield ('loss_type_to_report',), reason
+        else:
+            yield ('freeze_when_forward_only',), 'only --forward_only freezes weights'
+        if params.evaluation.eval:
+            yield from self._ignored_by_eval(params)
 
     def _exchange_problems(self, params: 'Params') -> Iterator[str]:
         for name in (
@@ -262,58 +283,16 @@ class RunConfig:
         if self.exchange_bytes is not None and self.exchange_bytes % 4:
             yield f'{params.flag_text("exchange_bytes")}: a value has 4 bytes; use a multiple of 4'
 
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
+    def _ignored_by_eval(self, params: 'Params') -> Iterator[Note]:
         evaluation = params.evaluation
-        if self.exchange_only:
-            yield ('batch_size', 'print_training_accuracy', 'loss_type_to_report'), NO_COMPUTING
-            if self.exchange_bytes is not None:
-                reason = '--exchange_bytes replaces the gradients of the model'
-                yield ('model', 'model_file'), reason
-        else:
-            yield ('exchange_bytes',), 'only --exchange_only uses it'
-        if params.inputs.input_only:
-            yield (
-                (
-                    'steps_per_run',
-                    'freeze_when_forward_only',
-                    'print_training_accuracy',
-                    'loss_type_to_report',
-                ),
-                NO_MODEL,
-            )
-        if not self.forward_only:
-            yield ('freeze_when_forward_only',), 'only --forward_only freezes weights'
-        if evaluation.eval:
-            yield (
-                (
-                    'num_warmup_batches',
-                    'steps_per_run',
-                    'display_every',
-                    'display_perf_ewma',
-                    'print_training_accuracy',
-                    'loss_type_to_report',
-                ),
-                IN_EVAL,
-            )
-            if evaluation.eval_batch_size:
-                reason = '--eval_batch_size sets how many images are evaluated at a time'
-                yield ('batch_size',), reason
-            if (evaluation.num_eval_batches, evaluation.num_eval_epochs) != (None, None):
-                reason = (
-                    '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates'
-                )
-                yield ('num_batches', 'num_epochs'), reason
-            if params.data.data_dir is not None:
-                yield (
-                    ('tf_random_seed',),
-                    '--eval takes its weights from a checkpoint and does not augment images',
-                )
-        if self.forward_only:
-            yield ('print_training_accuracy',), '--forward_only always prints the accuracy'
-            yield (
-                ('loss_type_to_report',),
-                '--forward_only computes no weight decay, so that both losses are the same',
-            )
+        if evaluation.eval_batch_size:
+            yield ('batch_size',), '--eval_batch_size sets how many images are evaluated at a time'
+        if (evaluation.num_eval_batches, evaluation.num_eval_epochs) != (None, None):
+            reason = '--num_eval_batches or --num_eval_epochs sets how many images --eval evaluates'
+            yield ('num_batches', 'num_epochs'), reason
+        if params.data.data_dir is not None:
+            reason = '--eval takes its weights from a checkpoint and does not augment images'
+            yield ('tf_random_seed',), reason
 
 
 @dataclass(frozen=True)
@@ -328,7 +307,10 @@ class EvaluationConfig:
         'eval_during_training_at_specified_steps',
         'eval_during_training_at_specified_epochs',
     )
-    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {
+        'shared_by_workers': True,
+        'ignored': (NO_MODEL, NO_COMPUTING),
+    }
 
     eval: bool = flag(
         False,
@@ -412,7 +394,14 @@ class EvaluationConfig:
             eval_dir=self.eval_dir if context.cluster_role.is_chief else None,
         )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
+        if not self.eval:
+            yield ('eval_interval_secs',), 'only --eval uses it'
+        if not params.evaluates:
+            names = ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir')
+            yield names, 'nothing is evaluated; see --eval'
+        if params.run.forward_only:
+            yield self.SCHEDULE_FLAGS, IN_FORWARD_ONLY
         kinds = [
             name for name in ('forward_only', 'eval', *self.SCHEDULE_FLAGS) if params.value(name)
         ]
@@ -444,25 +433,12 @@ class EvaluationConfig:
                 f'{params.flag_text("stop_at_top_1_accuracy")}: nothing is evaluated while '
                 'training; add --eval_during_training_every_n_epochs=1'
             )
-        elif rules and not rules.is_single_process and not params.variables.cross_replica_sync:
+        elif not rules.is_single_process and not params.variables.cross_replica_sync:
             yield params.conflict(
                 'stop_at_top_1_accuracy',
                 'cross_replica_sync',
                 'workers that do not wait for each other stop at different steps; remove one',
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if params.run.exchange_only:
-            yield flag_names(self), '--exchange_only trains no model'
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if not self.eval:
-            yield ('eval_interval_secs',), 'only --eval uses it'
-        if not params.evaluates:
-            names = ('eval_batch_size', 'num_eval_batches', 'num_eval_epochs', 'eval_dir')
-            yield names, 'nothing is evaluated; see --eval'
-        if params.run.forward_only:
-            yield self.SCHEDULE_FLAGS, TRAINS_NOTHING
 
 
 @dataclass(frozen=True)
@@ -470,17 +446,20 @@ class InstrumentConfig:
     """Summaries, traces and profiles."""
 
     GROUP: ClassVar[str] = 'Files'
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'ignored': NO_STEPS}
 
     save_summaries_steps: int = flag(
         0,
         'Steps between two summaries in --train_dir; 0 writes none.',
         unit='steps',
+        ignored=(*NO_STEPS, NO_FOLDER),
     )
     summary_verbosity: int = flag(
         0,
         '0 writes no summaries, 1 scalars, 2 also histograms of variables, 3 also histograms of '
         'gradients. With --steps_per_run, one histogram for a session call, of its last step.',
         upper_bound=3,
+        ignored=(*NO_STEPS, NO_FOLDER),
     )
     trace_file: str | None = flag(
         None,
@@ -581,7 +560,13 @@ class InstrumentConfig:
                 f'{plural(num_timed, "timed step")}; name no step after the last'
             )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
+        if not self.summary_verbosity:
+            yield ('save_summaries_steps',), '--summary_verbosity=0 writes no summaries'
+        if not self.save_summaries_steps:
+            yield ('summary_verbosity',), '--save_summaries_steps=0 writes no summaries'
+        if self.trace_file is None:
+            yield ('use_chrome_trace_format',), 'only --trace_file uses it'
         for given_flag, missing in itertools.permutations(('profile_steps', 'profile_dir')):
             if getattr(self, given_flag) and not getattr(self, missing):
                 yield f'{params.flag_text(given_flag)}: a profile needs --{missing} too; add it'
@@ -595,20 +580,6 @@ class InstrumentConfig:
                 f'{params.flag_text("profile_steps")}: it must be the first and the last of the '
                 'timed steps to profile, such as 10,20'
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if params.evaluation.eval:
-            yield flag_names(self), IN_EVAL
-        if params.checkpoints.train_dir is None:
-            yield ('save_summaries_steps', 'summary_verbosity'), NO_FOLDER
-        if not self.summary_verbosity:
-            yield ('save_summaries_steps',), '--summary_verbosity=0 writes no summaries'
-        if not self.save_summaries_steps:
-            yield ('summary_verbosity',), '--save_summaries_steps=0 writes no summaries'
-        if self.trace_file is None:
-            yield ('use_chrome_trace_format',), 'only --trace_file uses it'
 
 
 @dataclass(frozen=True)
@@ -657,11 +628,13 @@ class ResultConfig:
         unit='seconds',
         common=True,
         shared_by_workers=True,
+        ignored=(IN_EVAL,),
     )
     measure_peak: bool = flag(
         False,
         'After the steps, measure large matrix products on the same devices, and print the share '
         'of this peak that the steps reached.',
+        ignored=(*NO_STEPS, NO_COMPUTING),
     )
 
     def resolve(self, params: 'Params', context: 'Context') -> Self:
@@ -681,9 +654,16 @@ class ResultConfig:
         )
         return replace(self, result_file=fill_fields(self.result_file, values))
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         # Params imports this module.
         from tf_cnn.plan.params import SPECS, output_flags
+
+        if self.benchmark_log_dir is None:
+            yield ('benchmark_test_id',), 'only --benchmark_log_dir uses it'
+        is_cluster, evaluates = not rules.is_single_process, params.evaluation.eval
+        if is_cluster:
+            reason = 'workers would slow each other down; measure the peak in one process'
+            yield ('measure_peak',), reason
 
         for field in FIELD.findall(self.result_file or ''):
             if field not in OTHER_FIELDS and field not in SPECS:
@@ -697,7 +677,6 @@ class ResultConfig:
                     f'{params.flag_text("result_file")}: {{{field}}} has no value, since --{field} '
                     f'is not set; use --{field}=VALUE, or remove {{{field}}}'
                 )
-        evaluates = params.evaluation.eval
         if self.repeat > 1:
             if self.result_file == STDIO:
                 yield params.conflict('result_file', 'repeat', 'each run has a result; use a file')
@@ -708,7 +687,6 @@ class ResultConfig:
             for name in output_flags(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
                 if params.value(name) and not evaluates:
                     yield params.conflict('repeat', name, 'all runs would write there; remove one')
-        is_cluster = rules is not None and not rules.is_single_process
         if self.target_seconds is not None:
             for name in ('num_batches', 'num_epochs'):
                 if params.value(name) is not None:
@@ -726,22 +704,4 @@ class ResultConfig:
             yield (
                 f'{params.flag_text("repeat")}: it is for runs of one process; repeat a cluster '
                 'with sweep --repeats; remove it'
-            )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if self.benchmark_log_dir is None:
-            yield ('benchmark_test_id',), 'only --benchmark_log_dir uses it'
-        if params.inputs.input_only:
-            yield ('measure_peak',), NO_MODEL
-        if params.run.exchange_only:
-            yield ('measure_peak',), NO_COMPUTING
-        if params.evaluation.eval:
-            yield ('measure_peak', 'target_seconds'), IN_EVAL
-        if not rules.is_single_process:
-            yield (
-                ('measure_peak',),
-                (
-                    'the workers of a cluster would slow each other down; measure the peak in one '
-                    'process'
-                ),
             )

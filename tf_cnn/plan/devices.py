@@ -127,11 +127,11 @@ def choose_devices(
 
     Raises UsageError if this machine lacks the devices.
 
-    gpus: the GPUs that TensorFlow sees in this process. gpus_of_host: CUDA_VISIBLE_DEVICES for this
-    process, maybe hidden from TensorFlow; None if the host has no GPU.
+    params: without ignored flags. gpus: the GPUs that TensorFlow sees in this process.
+    gpus_of_host: CUDA_VISIBLE_DEVICES for this process, maybe hidden from TensorFlow; None if the
+    host has no GPU.
     """
-    variables, elsewhere = params.variables, cluster_role.remote_tower_prefixes
-    flags = params.devices
+    flags, elsewhere = params.devices, cluster_role.remote_tower_prefixes
     # A controller hides its GPUs from TensorFlow. Its workers are assumed to have GPUs if it does.
     has_gpus = bool(gpus) or (bool(elsewhere) and gpus_of_host is not None)
     if elsewhere and flags.device is None and not has_gpus:
@@ -140,16 +140,9 @@ def choose_devices(
             'workers; use --device=gpu or --device=cpu'
         )
     kind = flags.device or ('gpu' if has_gpus else 'cpu')
-    if cluster_role.cluster is None:
-        has_other_flag = variables.has_other_reduce_flag(params)
-        places_parameters = variables.mode.parameter_device and not has_other_flag
-    else:
-        places_parameters = bool(cluster_role.cluster.ps_hosts)
-    parameter_kind = kind
     # On a CPU 'gpu' means its virtual devices; a single virtual device is the host itself.
     has_choice = kind == 'gpu' or flags.num_gpus > 1
-    if places_parameters and not params.evaluation.eval and has_choice:
-        parameter_kind = flags.local_parameter_device or kind
+    parameter_kind = (flags.local_parameter_device if has_choice else None) or kind
     _check_devices(params, environment, kind, len(gpus), is_here=not elsewhere)
     towers = tuple(
         f'{worker}/{kind}:{i}' for worker in elsewhere or [''] for i in range(flags.num_gpus)

@@ -59,9 +59,7 @@ def evaluator_params(params: Params, environ: Environ) -> Params:
 
 
 def check_mode(params: Params, cluster: Cluster | None) -> None:
-    """Raises UsageError if --variable_update, or a flag that depends on it, conflicts with this
-    cluster (None: one process).
-    """
+    """Raises UsageError if --variable_update conflicts with this cluster (None: one process)."""
     mode = params.variables.mode
     mode_flag = format_flag('variable_update', mode.name)
     if refusal := mode.refusal(topology_of(cluster)):
@@ -72,8 +70,6 @@ def check_mode(params: Params, cluster: Cluster | None) -> None:
         )
         ps = 'the ps of TF_CONFIG' if cluster and cluster.source == 'TF_CONFIG' else '--ps_hosts'
         raise UsageError(refusal.format(mode=mode_flag, members=members, ps=ps))
-    if cluster and (conflict := params.variables.cluster_conflict(params)):
-        raise UsageError(conflict)
 
 
 def find_cluster(params: Params, environ: Environ) -> Cluster | None:

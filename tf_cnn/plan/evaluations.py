@@ -68,7 +68,8 @@ def find_evaluations(params: Params, context: Context) -> Evaluations | None:
     requested_batches, num_passes = evaluation.num_eval_batches, evaluation.num_eval_epochs
     if evaluation.eval and requested_batches is None and num_passes is None:
         requested_batches, num_passes = params.run.num_batches, params.run.num_epochs
-    num_available = data.num_examples(validates=evaluation.eval or data.validation is not None)
+    subset = 'validation' if evaluation.eval or data.validation else 'train'
+    num_available = data.data_set.num_examples(subset)
     num_batches = num_examples = None
     if data.validation is None:
         if requested_batches is None and num_passes is not None:

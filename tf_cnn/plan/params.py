@@ -5,12 +5,25 @@ TensorFlow.
 import dataclasses
 import enum
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tf_cnn.cluster.config import ClusterConfig
-from tf_cnn.flags.spec import FlagSpec, Output, specs_of
+from tf_cnn.flags.spec import (
+    IN_EVAL,
+    IN_FORWARD_ONLY,
+    NO_COMPUTING,
+    NO_FOLDER,
+    NO_MODEL,
+    ON_CPU,
+    SINGLE_PROCESS,
+    SYNTHETIC,
+    FlagSpec,
+    Note,
+    Output,
+    specs_of,
+)
 from tf_cnn.inputs.config import DataConfig, PipelineConfig
 from tf_cnn.machine.config import DeviceConfig, TensorFlowConfig
 from tf_cnn.managers.config import VariableConfig
@@ -55,6 +68,10 @@ class RuleContext:
     has_records: bool = True
     num_ps: int = 0
     has_checkpoint: bool = False
+
+
+# With it, rules that depend on the run find no problem.
+UNKNOWN_RUN = RuleContext(is_single_process=True, is_residual=False, has_records=False)
 
 
 @dataclass(frozen=True)
@@ -140,22 +157,36 @@ class Params:
     def evaluates(self) -> bool:
         return self.evaluation.eval or self.evaluates_in_training
 
-    def check(self, rules: RuleContext | None = None) -> None:
-        """Raises UsageError with a line for each violated rule between flags.
+    def notes(self, rules: RuleContext) -> Iterator[Note]:
+        """Yields the problems of these flags, and the flags that have no effect in this run."""
+        for reason, holds in (
+            (NO_MODEL, self.inputs.input_only),
+            (NO_COMPUTING, self.run.exchange_only),
+            (IN_EVAL, self.evaluation.eval),
+            (IN_FORWARD_ONLY, self.run.forward_only),
+            (SINGLE_PROCESS, rules.is_single_process),
+            (SYNTHETIC, self.data.data_dir is None),
+            (NO_FOLDER, self.checkpoints.train_dir is None),
+            (ON_CPU, self.devices.device == 'cpu'),
+        ):
+            if holds:
+                yield tuple(name for name, spec in SPECS.items() if reason in spec.ignored), reason
+        for group in GROUPS:
+            yield from getattr(self, group).notes(self, rules)
 
-        Without `rules`, rules that depend on the run are skipped.
-        """
-        lines = [line for name in GROUPS for line in getattr(self, name).problems(self, rules)]
+    def check(self, rules: RuleContext = UNKNOWN_RUN) -> None:
+        """Raises UsageError with a line for each violated rule between flags."""
+        lines = [note for note in self.notes(rules) if isinstance(note, str)]
         if lines:
             raise UsageError(*lines)
 
     def reasons_to_ignore(self, rules: RuleContext) -> dict[str, str]:
         """Returns the flags that have no effect in this run, with the first reason for each."""
         reasons: dict[str, str] = {}
-        for group in GROUPS:
-            for names, reason in getattr(self, group).ignored(self, rules):
-                for name in names:
-                    reasons.setdefault(name, reason)
+        for note in self.notes(rules):
+            if isinstance(note, tuple):
+                names, reason = note
+                reasons = dict.fromkeys(names, reason) | reasons
         return reasons
 
     def ignored_flag_warnings(self, rules: RuleContext) -> list[str]:

@@ -10,12 +10,10 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.model_spec import ModelSpec
 from tf_cnn.cluster.environments import is_evaluator
-from tf_cnn.inputs.framing import file_states
 from tf_cnn.machine.run_environment import git_commit
 from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.modes import Mode
@@ -164,11 +162,6 @@ class Plan:
         return _checkpoint_folder(self.params, self.cluster_role)
 
     @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """The names of labels 0, 1, ...; checkpoints store them. None if --data_dir has none."""
-        return self.data.data_set.class_names if self.params.data.data_dir else None
-
-    @property
     def shared_data(self) -> dict[str, str | int | None]:
         """Properties of the images that all workers must share, by description.
 
@@ -182,8 +175,8 @@ class Plan:
             'as data set': data_set.name,
             'label classes': data_set.num_classes,
         }
-        if self.class_names:
-            names = ', '.join(self.class_names)
+        if data_set.class_names:
+            names = ', '.join(data_set.class_names)
             if len(names) > _LONGEST_NAMES:
                 names = f'{names[:_LONGEST_NAMES]} ... (SHA-256 {_digest(names)})'
             shared['as class names'] = names
@@ -195,11 +188,8 @@ class Plan:
                 shared['validation images'] = data_set.num_validation_examples
             if not validates:
                 shared['training images'] = data_set.num_train_examples
-        if shards := self.data.shards:
-            file_names = [Path(path).name for path in shards.paths]
-            sizes = [state and state[0] for state in file_states(shards.paths)]
-            content = str((file_names, sizes))
-            shared['as SHA-256 of names and sizes of its shards'] = _digest(content)
+        if self.data.shards:
+            shared['as SHA-256 of names and sizes of its shards'] = self.data.sha256
         return shared
 
 
@@ -287,7 +277,8 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
 
     if cluster_role.is_server:
         if computes:
-            devices = choose_devices(params, environment, cluster_role, gpus, visible_gpus)
+            used = params.without_ignored(rules)
+            devices = choose_devices(used, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
         return ServerPlan(cluster_role, session, tuple(warnings))
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)

@@ -110,12 +110,6 @@ class Data:
     def validation_shards(self) -> Shards | None:
         return self.validation if isinstance(self.validation, Shards) else None
 
-    def num_examples(self, *, validates: bool) -> int:
-        """The images of an epoch; synthetic images have as many as the data set."""
-        if validates:
-            return self.data_set.num_validation_examples
-        return self.data_set.num_train_examples
-
 
 def open_data(
     params: Params, model: ModelSpec, folder: DataFolder | None, warnings: list[str]
@@ -187,16 +181,15 @@ def _with_count(data_set: DataSet, shards: Shards, warnings: list[str]) -> DataS
     Adds a warning if they could not be counted in time. A fault in them ends the run later, when
     the other tasks of a cluster can learn about it.
     """
-    is_train = shards.subset == SUBSETS[0]
     if (num_images := shards.num_stated_images) is not None:
-        if is_train:
+        if shards.subset == SUBSETS[0]:
             return replace(data_set, num_train_examples=num_images)
         return replace(data_set, num_validation_examples=num_images)
     if shards.scan and shards.scan.num_unfinished:
-        published = data_set.num_train_examples if is_train else data_set.num_validation_examples
         warnings.append(
             f'--data_dir={shards.folder}: the {shards.subset} images could not be counted within '
-            f'{RUN_SCAN_SECS:.0f} s, so epochs have {published:,} images, as in the published '
+            f'{RUN_SCAN_SECS:.0f} s, so epochs have '
+            f'{data_set.num_examples(shards.subset):,} images, as in the published '
             f'{data_set.name}; a {DATASET_INFO_FILE} with their number is read at once'
         )
     return data_set
@@ -277,7 +270,5 @@ class Context:
         have as many as the data set.
         """
         images = self.data.images
-        return self.data.num_examples(
-            validates=params.evaluation.eval
-            or (images is not None and images.subset == 'validation')
-        )
+        subset = 'validation' if params.evaluation.eval else 'train'
+        return self.data.data_set.num_examples(images.subset if images else subset)

@@ -28,7 +28,6 @@ from tf_cnn.training.checkpoint_files import (
     parse_checkpoint_prefix,
 )
 from tf_cnn.training.checkpoints import Checkpointer
-from tf_cnn.training.contents import check_classes
 
 
 def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Result:
@@ -55,7 +54,6 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
             max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
             saver = Checkpointer(folder, slices, HOST_DEVICE, max_checkpoints)
         report.print_banner()
-        last = None
         report.meters.begin_phase('initialise')
         with lifecycle.open_session(graph) as session, lifecycle.evaluating():
             worker.watch(session, lambda: None)
@@ -64,13 +62,9 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
             for number, prefix in enumerate(_checkpoints_from_chief(plan, worker, console)):
                 with report.recorder.pause(PauseCause.EVALUATION):
                     console.progress(f'Evaluating {prefix}')
-                    line = check_classes(prefix, plan.class_names, plan.params.data.data_dir)
-                    if line and last is None:
-                        console.note(line)
                     saver.restore(session, prefix, for_training=False, names_in_training=read_names)
                     step = checkpoint_step(prefix)
                     report.evaluate(evaluation, session, step, worker, str(number))
-                last = prefix
     return report.result
 
 

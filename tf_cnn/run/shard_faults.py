@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.inputs.framing import RUN_SCAN_SECS, file_states, scan_shards
 from tf_cnn.inputs.layout import DATASET_INFO_FILE
-from tf_cnn.inputs.shard_check import error_cause
 from tf_cnn.machine.tensorflow_build import explain_kernel_fault
 from tf_cnn.plan.plan import Plan
 from tf_cnn.system.errors import RunError, plural

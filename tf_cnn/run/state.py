@@ -22,7 +22,7 @@ from tf_cnn.training.checkpoint_files import (
     read_end_step,
 )
 from tf_cnn.training.checkpoints import Checkpointer, WarmStart
-from tf_cnn.training.contents import check_classes, read_class_names, read_images_per_step
+from tf_cnn.training.contents import read_images_per_step
 
 
 class RunState:
@@ -43,11 +43,6 @@ class RunState:
         self._console = console
         self._new_step = tf.placeholder(tf.int64, [])
         self._set_step = step_graph.global_step.assign(self._new_step)
-        # The names of labels 0, 1, ..., or None. Training on images without class names does not
-        # remove the names from the checkpoint.
-        class_names = plan.class_names
-        if class_names is None and plan.resume_from:
-            class_names = read_class_names(plan.resume_from)
         self._saver = None
         if self._folder:
             max_checkpoints = plan.params.checkpoints.max_ckpts_to_keep
@@ -56,7 +51,6 @@ class RunState:
                 step_graph.slices,
                 HOST_DEVICE,
                 max_checkpoints,
-                class_names,
                 plan.images_per_global_step,
             )
         # The slices of a network with constant weights, which are restored already, are empty.
@@ -70,7 +64,6 @@ class RunState:
                 format_flag('backbone_model_path', plan.params.checkpoints.backbone_model_path),
                 step_graph.model_slices,
                 HOST_DEVICE,
-                plan.class_names,
             )
 
     def prepare(self, session: tf.Session) -> Schedule:
@@ -119,7 +112,6 @@ class RunState:
 
     def _start_from_saved(self, session: tf.Session) -> None:
         if resumed := self._plan.resume_from:
-            line = check_classes(resumed, self._plan.class_names, self._plan.params.data.data_dir)
             if self._saver:
                 self._saver.restore(session, resumed)
                 self._console.note(f'Continuing from {resumed}')
@@ -133,8 +125,6 @@ class RunState:
                     )
                 step = checkpoint_step(resumed)
                 self._console.note(f'Computing with the weights of step {step}: {resumed}')
-            if line:
-                self._console.note(line)
             if self._saver and (jump := _epoch_jump(self._plan, resumed)):
                 self._console.warning(jump)
         elif self._warm_start:

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.graph.variables import Variable
 from tf_cnn.system.atomic import move_atomically
 from tf_cnn.system.errors import FULL_DISK_ERRORS, RunError, plural
@@ -25,16 +26,12 @@ from tf_cnn.training.checkpoint_files import (
     remove_stage,
 )
 from tf_cnn.training.contents import (
-    CLASS_NAMES,
     IMAGES_PER_STEP,
     OPTIONAL_PREFIX,
     Tensors,
     abbreviate_names,
-    class_difference,
     content_difference,
-    error_cause,
     is_model_tensor,
-    read_class_names,
     read_contents,
 )
 
@@ -129,8 +126,6 @@ class Checkpointer:
         one tensor.
       max_to_keep: how many of the checkpoints that the folder's state file lists are kept; 0
         keeps all.
-      class_names: the names of labels 0, 1, ..., which checkpoints store for
-        contents.check_classes; None to store none.
       images_per_step: of this training, which checkpoints store for the run that continues it;
         None to store none.
     """
@@ -141,7 +136,6 @@ class Checkpointer:
         variables: Mapping[str, Sequence[Slice]],
         device: str,
         max_to_keep: int,
-        class_names: Sequence[str] | None = None,
         images_per_step: int | None = None,
     ) -> None:
         self._folder = Path(folder)
@@ -156,8 +150,6 @@ class Checkpointer:
             with tf.device(device):
                 self._prefix = tf.placeholder(tf.string, [])
                 constants = {}
-                if class_names is not None:
-                    constants[CLASS_NAMES] = tf.constant(list(class_names), tf.string)
                 if images_per_step is not None:
                     constants[IMAGES_PER_STEP] = tf.constant(images_per_step, tf.int64)
                 values = [
@@ -286,8 +278,9 @@ class Checkpointer:
         )
         if difference := content_difference(expected, contents):
             raise RunError(
-                f'{prefix}: this checkpoint is of another model or optimizer: {difference}; use '
-                'the flags of the run that wrote it, or another folder'
+                f'{prefix}: this checkpoint is of another model, number of classes or optimizer: '
+                f'{difference}; use the flags and the data of the run that wrote it, or another '
+                'folder'
             )
         restores = [self._restore_ops]
         if self._optional_restore_ops and has_optional:
@@ -362,7 +355,6 @@ class WarmStart:
       flag: the flag and its value as the user wrote them, for messages.
       variables: the slices of the model's variables by name, including moving averages but not
         optimizer slots.
-      class_names: the names of labels 0, 1, ... of this training; None if unknown.
 
     Raises:
       RunError: the checkpoint is missing or cannot be read, or no variable matches.
@@ -374,7 +366,6 @@ class WarmStart:
         flag: str,
         variables: Mapping[str, Sequence[Slice]],
         device: str,
-        class_names: Sequence[str] | None = None,
     ) -> None:
         self._prefix = prefix
         contents = read_contents(prefix)
@@ -413,17 +404,6 @@ class WarmStart:
             self.warnings.append(
                 f'{flag}: {len(unused)} of the {plural(len(model_names), "variable")} of the '
                 f'checkpoint will not be used: {abbreviate_names(sorted(unused), _MAX_NAMES)}'
-            )
-        saved_class_names = read_class_names(prefix)
-        # With another number of classes the last layer has another shape, so `unmatched` lists it.
-        if (
-            saved_class_names
-            and class_names
-            and len(saved_class_names) == len(class_names)
-            and (difference := class_difference(saved_class_names, class_names))
-        ):
-            self.warnings.append(
-                f'{flag}: its last layer was trained on other classes: {difference}'
             )
         self._checkpointer = Checkpointer('', matching, device, 1)
 

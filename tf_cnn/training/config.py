@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tf_cnn.flags.spec import (
     ABOVE_0,
-    IN_EVAL,
     MOST_EPOCHS,
     NEW,
     NO_COMPUTING,
     NO_FOLDER,
     NO_MODEL,
+    NO_STEPS,
+    NO_TRAINING,
     ON_CPU,
-    TRAINS_NOTHING,
-    Ignored,
+    Note,
     Output,
     flag,
-    flag_names,
 )
 from tf_cnn.training.schedules import parse_piecewise
 
@@ -111,7 +110,10 @@ class OptimizerConfig:
     """The update rule, the learning rate, and terms of the loss."""
 
     GROUP: ClassVar[str] = 'Optimizer'
-    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {
+        'shared_by_workers': True,
+        'ignored': NO_TRAINING,
+    }
 
     optimizer: str = flag(
         DEFAULT_OPTIMIZER,
@@ -185,12 +187,14 @@ class OptimizerConfig:
     single_l2_loss_op: bool = flag(
         False,
         'Compute the L2 loss of all weights in one operation.',
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
     label_smoothing: float = flag(
         0.0,
         'Fraction of each label that is spread evenly over all classes.',
         upper_bound=1,
         original=NEW,
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
     gradient_clip: float | None = flag(
         None,
@@ -206,7 +210,7 @@ class OptimizerConfig:
         assert context.learning_rate
         return replace(self, init_learning_rate=context.learning_rate.rates[0])
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         schedule = self.piecewise_learning_rate_schedule
         if schedule is not None:
             try:
@@ -228,22 +232,14 @@ class OptimizerConfig:
             for name in (*_WHOLE_SCHEDULES, *_RATE_FLAGS)
             if getattr(self, name) != getattr(defaults, name)
         ]
-        if rules and not rules.is_residual:
+        if not rules.is_residual:
             rate_flags = [name for name in rate_flags if name != 'resnet_base_lr']
-        if rules and len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
+        if len(rate_flags) > 1 and rate_flags[0] in _WHOLE_SCHEDULES:
             yield params.conflict(
                 rate_flags[0],
                 rate_flags[1],
                 'the first sets the learning rate of the whole training; remove one',
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if params.evaluation.eval:
-            yield flag_names(self), IN_EVAL
-        if params.run.forward_only:
-            yield flag_names(self), TRAINS_NOTHING
         if not self.num_epochs_per_decay:
             reason = 'the learning rate does not decay without --num_epochs_per_decay'
             yield ('minimum_learning_rate',), reason
@@ -252,10 +248,8 @@ class OptimizerConfig:
         all_arguments = {name for row in OPTIMIZERS.values() for name in row.arguments}
         for name in all_arguments - {*self.row.arguments, 'weight_decay'}:
             yield (name,), f'only {_takers(name)} uses it'
-        if params.run.exchange_only:
-            yield ('single_l2_loss_op', 'label_smoothing'), NO_COMPUTING
-            if 'weight_decay' not in self.row.arguments:
-                yield ('weight_decay',), '--exchange_only computes no loss'
+        if params.run.exchange_only and 'weight_decay' not in self.row.arguments:
+            yield ('weight_decay',), '--exchange_only computes no loss'
         if not self.weight_decay:
             yield ('single_l2_loss_op',), '--weight_decay=0 leaves no L2 loss'
 
@@ -265,7 +259,10 @@ class PrecisionConfig:
     """The types of numbers, the loss scale, and what happens when a loss is not finite."""
 
     GROUP: ClassVar[str] = 'Precision'
-    PROPERTIES: ClassVar[Mapping[str, object]] = {'shared_by_workers': True}
+    PROPERTIES: ClassVar[Mapping[str, object]] = {
+        'shared_by_workers': True,
+        'ignored': (NO_MODEL,),
+    }
 
     precision: str = flag(
         'fp32',
@@ -282,21 +279,25 @@ class PrecisionConfig:
         'keeps 10 bits of the mantissa, as TensorFlow does by default.',
         original=NEW,
         shared_by_workers=False,
+        ignored=(NO_MODEL, ON_CPU),
     )
     fp16_vars: bool = flag(
         False,
         'Store trained variables in the 16-bit type of --precision too.',
+        ignored=NO_STEPS,
     )
     fp16_loss_scale: float | None = flag(
         None,
         'Loss scale with --precision=fp16; the initial scale if it changes automatically. By '
         'default 128.',
         lower_bound=1,
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
     fp16_enable_auto_loss_scale: bool = flag(
         False,
         'Halve the loss scale and skip the update when gradients overflow; double the scale after '
         '--fp16_inc_loss_scale_every_n steps without overflow.',
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
     fp16_inc_loss_scale_every_n: int = flag(
         1000,
@@ -304,6 +305,7 @@ class PrecisionConfig:
         'scale.',
         lower_bound=1,
         unit='steps',
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
     continue_on_nan: bool = flag(
         False,
@@ -311,6 +313,7 @@ class PrecisionConfig:
         'synthetic images always continue, with a warning.',
         original=NEW,
         shared_by_workers=False,
+        ignored=(*NO_TRAINING, NO_COMPUTING),
     )
 
     @property
@@ -318,7 +321,7 @@ class PrecisionConfig:
         """The dtype of activations, as TensorFlow names it."""
         return {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}[self.precision]
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         if self.fp16_vars and self.precision != 'fp32' and not params.optimizer.row.fits_16_bits:
             yield params.conflict(
                 'fp16_vars',
@@ -326,28 +329,15 @@ class PrecisionConfig:
                 'squares or norms of gradients need 32 bits, not 16; use '
                 f'{format_optimizers(lambda row: row.fits_16_bits)}, or remove --fp16_vars',
             )
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        of_scale = (
-            'fp16_loss_scale',
-            'fp16_enable_auto_loss_scale',
-            'fp16_inc_loss_scale_every_n',
-        )
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if params.devices.device == 'cpu':
-            yield ('tf32',), ON_CPU
-        if params.run.exchange_only:
-            yield ('continue_on_nan', *of_scale), NO_COMPUTING
         if self.precision == 'fp32':
             yield ('fp16_vars',), 'only --precision=fp16 or --precision=bf16 uses it'
         if self.precision != 'fp16':
-            yield of_scale, 'only --precision=fp16 scales the loss'
-        if params.evaluation.eval:
-            yield ('fp16_vars', 'continue_on_nan', *of_scale), IN_EVAL
-        if params.run.forward_only:
-            yield of_scale, '--forward_only computes no gradients'
-            yield ('continue_on_nan',), '--forward_only never stops because of a loss'
+            names = (
+                'fp16_loss_scale',
+                'fp16_enable_auto_loss_scale',
+                'fp16_inc_loss_scale_every_n',
+            )
+            yield names, 'only --precision=fp16 scales the loss'
         if not self.fp16_enable_auto_loss_scale:
             reason = 'only --fp16_enable_auto_loss_scale uses it'
             yield ('fp16_inc_loss_scale_every_n',), reason
@@ -358,6 +348,7 @@ class CheckpointConfig:
     """The checkpoints and models that a run reads and writes."""
 
     GROUP: ClassVar[str] = 'Files'
+    PROPERTIES: ClassVar[Mapping[str, object]] = {'ignored': (NO_MODEL,)}
 
     train_dir: str | None = flag(
         None,
@@ -379,6 +370,7 @@ class CheckpointConfig:
         0.0,
         'Seconds between two checkpoints; 0 saves only at the start and at the end.',
         unit='seconds',
+        ignored=(*NO_TRAINING, NO_FOLDER),
     )
     save_model_steps: int | None = flag(
         None,
@@ -386,41 +378,29 @@ class CheckpointConfig:
         lower_bound=1,
         unit='steps',
         common=True,
+        ignored=(*NO_TRAINING, NO_FOLDER),
     )
     max_ckpts_to_keep: int = flag(
         5,
         'The number of newest checkpoints to keep; 0 keeps all.',
         unit='checkpoints',
         setting=False,
+        ignored=(*NO_TRAINING, NO_FOLDER),
     )
     backbone_model_path: str | None = flag(
         None,
         'Checkpoint, or folder of checkpoints, with the weights that training starts from.',
         is_path=True,
         inside=('checkpoint', 'model.ckpt-*'),
+        ignored=NO_TRAINING,
     )
 
-    def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
-        return iter(())
-
-    def ignored(self, params: 'Params', rules: 'RuleContext') -> Ignored:
-        of_checkpoints = ('save_model_secs', 'save_model_steps', 'max_ckpts_to_keep')
+    def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         instruments = params.instruments
-        if params.inputs.input_only:
-            yield flag_names(self), NO_MODEL
-        if params.evaluation.eval:
-            yield ('backbone_model_path', *of_checkpoints), IN_EVAL
-        if self.train_dir is None:
-            yield of_checkpoints, NO_FOLDER
-        if params.run.forward_only:
-            yield of_checkpoints, '--forward_only saves no checkpoints'
-            yield ('backbone_model_path',), TRAINS_NOTHING
-            writes_summaries = instruments.save_summaries_steps and instruments.summary_verbosity
-            if not writes_summaries and not rules.has_checkpoint:
-                yield (
-                    ('train_dir',),
-                    (
-                        'it holds no checkpoint, --forward_only saves none, and summaries need '
-                        '--save_summaries_steps and --summary_verbosity'
-                    ),
-                )
+        writes_summaries = instruments.save_summaries_steps and instruments.summary_verbosity
+        if params.run.forward_only and not writes_summaries and not rules.has_checkpoint:
+            reason = (
+                'it holds no checkpoint, --forward_only saves none, and summaries need '
+                '--save_summaries_steps and --summary_verbosity'
+            )
+            yield ('train_dir',), reason
