@@ -366,14 +366,6 @@ class CheckpointConfig:
         'single checkpoint, as in DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
-        inside=(
-            'checkpoint',
-            'model.ckpt-*',
-            'training-*',
-            '.unfinished-checkpoint*',
-            '.ready-checkpoint*',
-            'events.out.tfevents.*',
-        ),
     )
     save_model_secs: float = flag(
         0.0,
@@ -397,7 +389,6 @@ class CheckpointConfig:
         None,
         'Checkpoint, or folder of checkpoints, with the weights that training starts from.',
         is_path=True,
-        inside=('checkpoint', 'model.ckpt-*'),
     )
 
     def problems(self, params: 'Params', rules: 'RuleContext | None') -> Iterator[str]:
