@@ -20,7 +20,6 @@ from tf_cnn.machine.config import TARGETS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.system.errors import UsageError
 from tf_cnn.system.kernel_files import ROOT
-from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -129,7 +128,7 @@ class ThisProcess:
         self.record(settings.values)
         if settings.keeps_memory:
             keep_memory()
-        SIGNALS.call_uninterrupted(import_tensorflow)
+        import_tensorflow()
         import tensorflow.compat.v1 as tf
 
         if settings.memory:
