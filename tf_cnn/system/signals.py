@@ -69,7 +69,7 @@ class Signals:
         self._num_answered = 0
         self._has_stored = threading.Event()
         # The (read, write) ends of the pipe that wakes wait(), while handlers are installed.
-        self._wake_pipe: tuple[int, int] | None = None
+        self._wake_pipe: tuple[int, ...] = ()
 
     # ---- for phases ------------------------------------------------------------------------------
 
@@ -105,10 +105,9 @@ class Signals:
         while True:
             self.check()
             remaining_secs = None if deadline is None else max(0.0, deadline - time.monotonic())
-            wake_files = (self._wake_pipe or ())[:1]
             # Unlike select(2), poll(2) takes any number of descriptors.
             poll = select.poll()
-            for number in (*descriptors, *wake_files):
+            for number in (*descriptors, *self._wake_pipe[:1]):
                 poll.register(number, select.POLLIN)
             events = poll.poll(None if remaining_secs is None else 1e3 * remaining_secs)
             readable = [number for number, _ in events]
@@ -149,7 +148,7 @@ class Signals:
           grace: returns how many seconds after the first signal a phase must have checked, given
             the number of signals so far.
         """
-        installed = self._install() if self._wake_pipe is None else {}
+        installed = {} if self._wake_pipe else self._install()
         previous = self._on_signal, self._finish, self._grace
         self._on_signal, self._grace = on_signal, grace
         self._finish = finish if may_exit or self._is_command else None
@@ -190,7 +189,6 @@ class Signals:
         }
         self._wake_pipe = _pipe()
         reading, self._wakeup_fd = _pipe()
-        os.set_blocking(reading, True)
         self._thread = threading.Thread(
             target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True
         )
@@ -211,7 +209,7 @@ class Signals:
         os.close(self._wakeup_fd)
         self._thread.join()
         stop = self.take_stop()
-        for descriptor in self._wake_pipe or ():
+        for descriptor in self._wake_pipe:
             os.close(descriptor)
         self._reset()
         return stop
@@ -240,9 +238,8 @@ class Signals:
         self._numbers.append(number)
         self._has_stored.set()
         stop, count = Stopped(self._numbers[0]), self.count
-        if self._wake_pipe:
-            with contextlib.suppress(OSError):
-                os.write(self._wake_pipe[1], b'!')
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_pipe[1], b'!')
         # Ctrl-C never exits another program, such as a notebook.
         if (self._ends_at_once or count > 2) and (self._is_command or number != signal.SIGINT):
             _exit_now(stop)
@@ -271,7 +268,7 @@ class Signals:
 
 def _pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
-    os.set_blocking(reading, False)
+    # A write must never wait for the reader.
     os.set_blocking(writing, False)
     return reading, writing
 
