@@ -60,9 +60,39 @@ with SIGNALS.storing():
     for pause in (0, 0, 0.5, 0):
         time.sleep(pause)
         signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.1)
     print(SIGNALS.count, SIGNALS.take_stop().reason)
 """
     assert ended(code) == (0, '2 stopped by SIGTERM\n', '')
+
+
+@pytest.mark.parametrize(
+    'start', ['SIGNALS.exit_on_signal()', ''], ids=['the command', 'another program']
+)
+def test_the_third_signal_ends_a_process_that_cannot_finish(start):
+    code = f"""
+{start}
+with SIGNALS.storing(lambda stop: time.sleep(60)):
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+    time.sleep(60)
+"""
+    assert ended(code) == (143, '', 'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
+
+
+def test_a_second_ctrl_c_interrupts_code_of_another_program():
+    code = """
+with SIGNALS.storing():
+    try:
+        for step in range(1, 60):
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.3)
+    except KeyboardInterrupt as interruption:
+        print(step, type(interruption).__name__)
+    assert isinstance(SIGNALS.take_stop(), Stopped)
+"""
+    assert ended(code) == (0, '2 KeyboardInterrupt\n', '')
 
 
 def test_signals_that_the_user_handles_or_ignores_are_left_alone():

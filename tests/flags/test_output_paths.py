@@ -92,12 +92,9 @@ def test_outputs_at_the_same_path_are_refused(tmp_path, monkeypatch):
     for flags in (
         '--trace_file=t.json --result_file=./t.json',
         '--graph_file=link --result_file=r.json',
-        '--trace_file=of/events.out.tfevents.1 --train_dir=folder',
-        '--result_file=td/checkpoint --train_dir=td',
-        '--result_file=td --train_dir=td',
-        '--result_file=folder/../td/model.ckpt-3.index --train_dir=td',
+        '--trace_file=of/t.json --graph_file=folder/t.json',
+        '--result_file=folder/../td --train_dir=td',
         '--trace_file=a --graph_file=a/b',
-        '--graph_file=data/train-00000-of-00002 --data_dir=data',
         '--graph_file=m.py --model_file=./m.py',
     ):
         paths = dict(flag.removeprefix('--').split('=') for flag in flags.split())

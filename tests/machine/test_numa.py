@@ -103,7 +103,7 @@ def bind(
         choice = choose_binding(params, environment, role, Devices(towers, towers), None, warnings)
         banner_text = (not choice.by_tensorflow and choice.banner_text) or False
         THIS_PROCESS.apply(
-            ProcessSettings(flags={NUMA: banner_text}, numa=choice.banner_text, cores=choice.cores)
+            ProcessSettings(values={NUMA: banner_text}, numa=choice.banner_text, cores=choice.cores)
         )
         return choice, os.sched_getaffinity(0), warnings
 

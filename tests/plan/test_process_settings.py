@@ -52,9 +52,7 @@ def test_a_process_knows_the_users_variables():
     environ = {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     process = ThisProcess(environ)
     process.show_gpus('3')
-    process.apply(
-        ProcessSettings(variables={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None})
-    )
+    process.apply(ProcessSettings(values={'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}))
     assert environ == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3', 'TF_SYNC_ON_FINISH': '1'}
     assert process.environment == {'OF_THE_USER': '1', 'CUDA_VISIBLE_DEVICES': '3,4'}
     # A later run may leave a variable as it is.
@@ -128,7 +126,7 @@ def test_the_driver_keeps_all_kernels_that_it_compiles_unless_the_user_limits_th
     flags, variables, size, tmp_path
 ):
     settings, warnings = _start_with_cache(flags, tmp_path / 'cache', **variables)
-    assert settings.variables.get('CUDA_CACHE_MAXSIZE') == size
+    assert settings.values.get('CUDA_CACHE_MAXSIZE') == size
     assert not warnings
     assert (tmp_path / 'cache').is_dir() == (size is not None)
 
@@ -170,24 +168,22 @@ def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():
     environ: dict[str, str] = {}
     process = ThisProcess(environ)
     variables = {'TF_SYNC_ON_FINISH': '1', 'TF_AUTOTUNE_THRESHOLD': None}
-    process.apply(ProcessSettings(variables=variables, flags={INTRA: 3, '--xla': False}))
+    process.apply(ProcessSettings(values={**variables, INTRA: 3, '--xla': False}))
     assert process.setting(INTRA) == 3
-    for settings, facts in (
-        (ProcessSettings(flags={INTRA: 4}), ['--num_intra_threads=4', '--num_intra_threads=3']),
-        (ProcessSettings(flags={'--xla': True}), ['--xla=True', '--xla=False']),
-        (ProcessSettings(flags={'--use_numa_affinity': 'x', '--xla': True}), ['--xla=True']),
-        (
-            ProcessSettings(variables={'TF_SYNC_ON_FINISH': '0'}),
-            ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1'],
-        ),
-        (ProcessSettings(variables={'TF_SYNC_ON_FINISH': None}), ['TF_SYNC_ON_FINISH=None']),
-        (ProcessSettings(variables={'TF_AUTOTUNE_THRESHOLD': '3'}), ['TF_AUTOTUNE_THRESHOLD=3']),
-    ):
+    refusals: tuple[tuple[dict[str, object], list[str]], ...] = (
+        ({INTRA: 4}, ['--num_intra_threads=4', '--num_intra_threads=3']),
+        ({'--xla': True}, ['--xla=True', '--xla=False']),
+        ({'--use_numa_affinity': 'x', '--xla': True}, ['--xla=True']),
+        ({'TF_SYNC_ON_FINISH': '0'}, ['TF_SYNC_ON_FINISH=0', 'TF_SYNC_ON_FINISH=1']),
+        ({'TF_SYNC_ON_FINISH': None}, ['TF_SYNC_ON_FINISH=None']),
+        ({'TF_AUTOTUNE_THRESHOLD': '3'}, ['TF_AUTOTUNE_THRESHOLD=3']),
+    )
+    for values, facts in refusals:
         with refused(*facts, 'earlier run', 'start a new process'):
-            process.apply(settings)
+            process.apply(ProcessSettings(values=values))
     assert environ == {'TF_SYNC_ON_FINISH': '1'}
     assert process.setting('--use_numa_affinity') is None
-    process.apply(ProcessSettings(variables=variables, flags={INTRA: 3}))
+    process.apply(ProcessSettings(values={**variables, INTRA: 3}))
 
 
 # ---- threads -------------------------------------------------------------------------------------

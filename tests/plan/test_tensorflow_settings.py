@@ -80,7 +80,7 @@ def test_settings_of_openmp_need_a_tensorflow_with_openmp(tmp_path, monkeypatch)
     )
     processes = find_cluster_role(params, environment, [])
     warnings: list[str] = []
-    assert choose_start(params, environment, processes, None, warnings).variables == {
+    assert choose_start(params, environment, processes, None, warnings).values == {
         ONEDNN_VARIABLE: None
     }
     check_line(*warnings, '--kmp_blocktime=0', 'OpenMP', '--num_intra_threads')
@@ -89,8 +89,8 @@ def test_settings_of_openmp_need_a_tensorflow_with_openmp(tmp_path, monkeypatch)
     library.parent.mkdir(parents=True)
     library.touch()
     warnings.clear()
-    variables = choose_start(params, environment, processes, None, warnings).variables
-    assert (variables['KMP_BLOCKTIME'], variables['KMP_AFFINITY'], warnings) == ('0', None, [])
+    values = choose_start(params, environment, processes, None, warnings).values
+    assert (values['KMP_BLOCKTIME'], values['KMP_AFFINITY'], warnings) == ('0', None, [])
 
 
 @pytest.mark.parametrize(

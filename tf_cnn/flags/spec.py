@@ -133,8 +133,6 @@ class FlagSpec:
       is_path: whether the value is the path of a file or folder; ~ is expanded.
       may_be_stdio: whether - stands for standard input or output; another path must not be -.
       repeated: whether the flag may be given several times; the value is then a tuple.
-      inside: the files below the path, with wildcards, that a run reads or writes. Another output
-        must not replace them.
       common: whether --help without `all` lists the flag.
       original: how the flag differs in the original tf_cnn_benchmarks, or NEW or OTHER.
       shared_by_workers: whether all processes of a cluster that compute need the same value.
@@ -165,7 +163,6 @@ class FlagSpec:
     may_be_stdio: bool = False
     repeated: bool = False
     output: Output | None = None
-    inside: tuple[str, ...] = ()
     common: bool = False
     original: str | None = None
     shared_by_workers: bool = False

@@ -47,15 +47,6 @@ class DataConfig:
         'synthetic.',
         is_path=True,
         common=True,
-        inside=(
-            '*-of-*',
-            '*-ubyte*',
-            '*_batch*',
-            'batches.meta*',
-            'labels.txt',
-            'dataset.json',
-            '*.npy',
-        ),
     )
     data_name: str | None = flag(
         None,

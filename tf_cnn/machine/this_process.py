@@ -20,7 +20,6 @@ from tf_cnn.machine.config import TARGETS
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu
 from tf_cnn.system.errors import UsageError
 from tf_cnn.system.kernel_files import ROOT
-from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -91,10 +90,8 @@ class ProcessSettings:
     # See process_settings.memory_flags; None: the process does not compute on GPUs.
     memory: Mapping[str, int] | None = None
     keeps_memory: bool = False
-    # Environment variables; None: unchanged.
-    variables: Mapping[str, str | None] = field(default_factory=dict)
-    # Other settings of the process, by flag, such as '--xla'.
-    flags: Mapping[str, object] = field(default_factory=dict)
+    # By flag, such as '--xla', or environment variable; None: an unchanged variable.
+    values: Mapping[str, Any] = field(default_factory=dict)
     numa: str = ''  # the NUMA binding in the banner
     cores: tuple[int, ...] = ()  # the cores of the NUMA node to bind the process to
 
@@ -128,10 +125,10 @@ class ThisProcess:
         GPUs that it sees.
         """
         self.show_gpus(settings.gpus)
-        self._set_variables(settings.variables)
+        self.record(settings.values)
         if settings.keeps_memory:
             keep_memory()
-        SIGNALS.call_uninterrupted(import_tensorflow)
+        import_tensorflow()
         import tensorflow.compat.v1 as tf
 
         if settings.memory:
@@ -145,11 +142,10 @@ class ThisProcess:
         """
         import tensorflow.compat.v1 as tf
 
-        self.record(settings.flags)
-        self._set_variables(settings.variables)
-        if settings.flags.get(DETERMINISTIC):
+        self.record(settings.values)
+        if settings.values.get(DETERMINISTIC):
             tf.compat.v2.config.experimental.enable_op_determinism()
-        if (tf32 := settings.flags.get(TF32)) is not None:
+        if (tf32 := settings.values.get(TF32)) is not None:
             tf.config.experimental.enable_tensor_float_32_execution(tf32)
         if settings.cores:
             # Binds this thread, and all threads that it and they start later.
@@ -160,22 +156,19 @@ class ThisProcess:
         visible_gpus = self._settings.get(VISIBLE_VARIABLE)
         # A later run may use fewer GPUs than the first one.
         if visible_gpus is None or (gpus and not f'{visible_gpus},'.startswith(f'{gpus},')):
-            self._set_variables({} if gpus is None else {VISIBLE_VARIABLE: gpus})
+            self.record({} if gpus is None else {VISIBLE_VARIABLE: gpus})
 
-    def record(self, settings: Mapping[str, Any]) -> None:
-        """Records settings of the whole process, by flag or variable."""
-        for name, value in settings.items():
+    def record(self, values: Mapping[str, Any]) -> None:
+        """Records settings of the whole process, by flag or variable, and sets the variables."""
+        for name, value in values.items():
             if (earlier := self._settings.get(name, value)) != value:
                 raise UsageError(
                     f'{name}={value}: an earlier run in this process had {name}={earlier}, and '
                     'TensorFlow keeps that until the process ends; start a new process'
                 )
-        self._settings.update(settings)
-
-    def _set_variables(self, variables: Mapping[str, str | None]) -> None:
-        self.record(variables)
-        for name, value in variables.items():
-            if value is not None:
+        self._settings.update(values)
+        for name, value in values.items():
+            if value is not None and name.isupper():
                 self._of_user.setdefault(name, self._environ.get(name))
                 self._environ[name] = value
 

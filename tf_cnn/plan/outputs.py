@@ -4,12 +4,10 @@ TensorFlow.
 
 import contextlib
 import datetime
-import fnmatch
-import glob
+import itertools
 import os
 import re
 import socket
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -98,8 +96,7 @@ def find_checkpoints(
 
 
 def check_paths(params: Params, result_file: str | None) -> None:
-    """Checks that the result can be written, and that no output replaces another flag's path, or a
-    file of a run below that path.
+    """Checks that the result can be written, and that no output file is another flag's path.
 
     params: as given; result_file: its path without fields, except {run}.
     """
@@ -210,27 +207,18 @@ def check_file(name: str, path: str) -> None:
 
 
 def check_path_conflicts(paths: Mapping[str, str]) -> None:
-    """Checks that no output replaces another flag's path, or a file of a run below that path.
-
-    Follows links.
-    """
-    real = {name: os.path.realpath(path) for name, path in paths.items() if path != STDIO}
-    for output in output_flags(Output.FILE, Output.CHIEF_FILE):
-        if output not in real or (
-            os.path.exists(real[output]) and stat.S_ISCHR(os.stat(real[output]).st_mode)
-        ):
-            continue
-        for other, path in real.items():
-            inner_patterns = (f'{glob.escape(path)}/{name}' for name in SPECS[other].inside)
-            overlaps = f'{path}/'.startswith(f'{real[output]}/') or any(
-                fnmatch.fnmatch(real[output], name) for name in inner_patterns
+    """Checks that no output file is the path of another flag, or its folder. Follows links."""
+    real = {name: Path(os.path.realpath(path)) for name, path in paths.items() if path != STDIO}
+    for output, other in itertools.permutations(real, 2):
+        file = real[output]
+        is_file = SPECS[output].output in (Output.FILE, Output.CHIEF_FILE)
+        is_device = os.path.exists(file) and file.is_char_device()
+        if is_file and real[other].is_relative_to(file) and not is_device:
+            raise UsageError(
+                f'{format_flag(output, paths[output])} conflicts with '
+                f'{format_flag(other, paths[other])}: both would use {file}; use another path in '
+                'one of them'
             )
-            if overlaps and other != output:
-                raise UsageError(
-                    f'{format_flag(output, paths[output])} conflicts with '
-                    f'{format_flag(other, paths[other])}: both would use {real[output]}; use '
-                    f'another path in one of them'
-                )
 
 
 @contextlib.contextmanager

@@ -25,7 +25,6 @@ from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nod
 from tf_cnn.machine.processors import usable_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
 from tf_cnn.machine.this_process import (
-    DETERMINISTIC,
     INTRA,
     MEMORY_FLAGS,
     NUMA,
@@ -92,9 +91,9 @@ def choose_start(
     OpenMP, and of kernels that the driver cannot keep.
     """
     flag_values = {flag: params.value(flag) for flag in _OPENMP}
-    variables: dict[str, str | None] = {}
+    values: dict[str, object] = {}
     if has_openmp():
-        variables = {_OPENMP[flag]: _as_text(value) for flag, value in flag_values.items()}
+        values = {_OPENMP[flag]: _as_text(value) for flag, value in flag_values.items()}
     else:
         given_values = {flag: value for flag, value in flag_values.items() if value is not None}
         warnings += (
@@ -106,26 +105,21 @@ def choose_start(
             for name, text in environment.variables.items()
             if name in _OPENMP_THREADS and cluster_role.has_local_towers
         )
-    variables[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
-    flags: dict[str, object] = {}
-    if not cluster_role.is_parameter_server:
-        flags = {DETERMINISTIC: params.run.deterministic, '--xla': params.devices.xla}
-        if params.devices.xla:
-            of_user = environment.variables.get(_XLA_FLAGS, '')
-            variables[_XLA_FLAGS] = (
-                of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
-            )
+    values[ONEDNN_VARIABLE] = _onednn_switch(params, environment)
+    if params.devices.xla and not cluster_role.is_parameter_server:
+        of_user = environment.variables.get(_XLA_FLAGS, '')
+        values[_XLA_FLAGS] = of_user if XLA_ON_CPU in of_user else f'{of_user} {XLA_ON_CPU}'.strip()
     may_use_gpus = (
         gpus is not None and cluster_role.has_local_towers and params.devices.device != 'cpu'
     )
     if may_use_gpus and not KERNEL_CACHE.keys() & environment.variables:
-        variables |= KERNEL_CACHE
+        values |= KERNEL_CACHE
         if warning := kernel_cache_warning(environment.variables):
             warnings.append(warning)
     has_server = cluster_role.cluster is not None and cluster_role.horovod is None
     keeps_memory = has_server and not any(map(_MALLOC_VARIABLES.match, environment.variables))
     memory = memory_flags(params) if may_use_gpus else None
-    return ProcessSettings(gpus, memory, keeps_memory, variables, flags)
+    return ProcessSettings(gpus, memory, keeps_memory, values)
 
 
 def memory_flags(params: 'Params') -> dict[str, Any]:

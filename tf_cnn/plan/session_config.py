@@ -11,6 +11,7 @@ from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
 from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.machine.this_process import (
+    DETERMINISTIC,
     INTRA,
     NUMA,
     TF32,
@@ -74,7 +75,7 @@ class SessionConfig:
         applied.
         """
         set_here = {
-            **self.process.variables,
+            **self.process.values,
             VISIBLE_VARIABLE: environment.process.setting(VISIBLE_VARIABLE),
         }
         variables = {name: value for name, value in set_here.items() if value is not None}
@@ -103,16 +104,18 @@ def configure_session(
     threads = choose_threads(
         params, environment, devices, len(numa.cores or process_cores()), warnings
     )
-    gpu_variables = choose_gpu_variables(params, environment, warnings) if on_gpus else {}
-    # TensorFlow binds devices, not the process.
-    flags = {INTRA: threads.intra_op, NUMA: (not numa.by_tensorflow and numa.banner_text) or False}
-    process = replace(
-        start,
-        variables={**start.variables, **gpu_variables},
-        flags={**start.flags, **flags, **({TF32: params.precision.tf32} if on_gpus else {})},
-        numa=numa.banner_text,
-        cores=numa.cores,
-    )
+    values = {
+        **start.values,
+        DETERMINISTIC: params.run.deterministic,
+        '--xla': params.devices.xla,
+        INTRA: threads.intra_op,
+        # TensorFlow binds devices, not the process.
+        NUMA: (not numa.by_tensorflow and numa.banner_text) or False,
+    }
+    if on_gpus:
+        values |= choose_gpu_variables(params, environment, warnings)
+        values[TF32] = params.precision.tf32
+    process = replace(start, values=values, numa=numa.banner_text, cores=numa.cores)
     config = session_config(params, devices, threads, in_cluster=cluster_role.cluster is not None)
     config.use_per_session_threads = not cluster_role.is_server
     config.experimental.use_numa_affinity = numa.by_tensorflow

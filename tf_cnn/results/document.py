@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from cnn_util import statistics_of
 from tf_cnn.results import sections
 from tf_cnn.results.sections import (
     START_PHASES,
@@ -140,19 +139,39 @@ class Result(_Document, tag=RESULT, kw_only=True):
             f'  Steps:   {self.statistics.num_steps} timed, of {run.global_batch_size} images{each}'
         )
 
-    # The keys of the dictionary that the original's run() returns, see cnn_util.statistics_of.
+    @functools.cached_property
+    def _original_statistics(self) -> dict[str, float]:
+        """The dictionary that the original's run() returns, without values that are unknown.
+
+        The keys are num_workers, num_steps (timed steps of all workers), average_wall_time (seconds
+        of a step), images_per_sec, last_average_loss, top_1_accuracy and top_5_accuracy (of the
+        last evaluation).
+        """
+        num_workers, throughput = self.cluster.num_workers, self.throughput
+        images_of_step = self.run.batch_size * self.cluster.devices_per_worker
+        num_steps = round(throughput.images / images_of_step)
+        values: dict[str, float | None] = {
+            'num_workers': num_workers,
+            'num_steps': num_steps,
+            'average_wall_time': num_workers * throughput.wall_seconds / max(num_steps, 1),
+            'images_per_sec': throughput.images_per_second,
+            'last_average_loss': [None, *(self.steps.loss if self.workers else ())][-1],
+        }
+        for evaluation in self.evaluations[-1:]:
+            values |= {'top_1_accuracy': evaluation.top_1, 'top_5_accuracy': evaluation.top_5}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __getitem__(self, name: str) -> float:
-        return statistics_of(self)[name]
+        return self._original_statistics[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in statistics_of(self)
+        return name in self._original_statistics
 
     def get(self, name: str, default: float | None = None) -> float | None:
-        return statistics_of(self).get(name, default)
+        return self._original_statistics.get(name, default)
 
     def keys(self) -> Iterable[str]:
-        return statistics_of(self).keys()
+        return self._original_statistics.keys()
 
     @property
     def reason(self) -> str | None:

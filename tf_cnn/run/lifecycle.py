@@ -232,15 +232,10 @@ class RunLifecycle(Hook[StepValues]):
             # Other tasks may end because of the same signal; that must not stop this process from
             # saving.
             self.worker.begin_stop()
-            if self._report.is_finished or not self.is_in_step:
-                return
-            if count == 1 and self._last_step_secs > GRACE_SECS:
+            is_long = self.is_in_step and self._last_step_secs > GRACE_SECS
+            if count == 1 and is_long and not self._report.is_finished:
                 self._console.note(
                     f'{stop.reason}: ending after this step; a second signal does not wait for it'
-                )
-            elif count == 2 and self._plan.checkpoint_folder:
-                self._console.note(
-                    f'{stop.reason}: saving after this step; a third signal ends at once, unsaved'
                 )
 
         may_exit = self._plan.cluster_role.cluster is not None
@@ -256,9 +251,9 @@ class RunLifecycle(Hook[StepValues]):
         if self._report.is_finished:
             # The main thread is about to end.
             return math.inf
-        if self.is_in_step and (num_signals < 2 or self._plan.checkpoint_folder):
-            return max(GRACE_SECS, 2 * self._last_step_secs)
-        return GRACE_SECS if num_signals < 2 else 0.0
+        if num_signals > 1:
+            return 0.0
+        return max(GRACE_SECS, 2 * self._last_step_secs) if self.is_in_step else GRACE_SECS
 
     def _finish(self, exit_info: ExitSection, *, prints: bool = True) -> None:
         try:

@@ -15,7 +15,6 @@ from typing import Generic
 
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, Values
-from tf_cnn.system.signals import SIGNALS
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,7 @@ def run_steps(
             ]
             ends = [hook.after(steps) for hook in hooks]
             is_over = is_over or any(ends)
-            for step in steps:
-                with SIGNALS.suspended():
-                    yield step
+            yield from steps
             if phase is Phase.WARMUP and any(hook.ends_warmup for hook in hooks):
                 break
 

@@ -2,16 +2,17 @@
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
-import threading
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from tf_cnn.system.signals import STOP_SIGNALS
+from tf_cnn.system.tether import end_with_parent
 
 Item = TypeVar('Item')
 Result = TypeVar('Result')
@@ -73,24 +74,12 @@ def process_pool(num_processes: int) -> Iterator[concurrent.futures.Executor]:
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes,
         mp_context=multiprocessing.get_context('spawn'),
-        initializer=_exit_with_parent,
+        # Otherwise a worker would wait forever for the queue, which its siblings keep open.
+        initializer=functools.partial(end_with_parent, os.getpid())
+        if sys.platform == 'linux'
+        else None,
     )
     try:
         yield executor
     finally:
         executor.shutdown(cancel_futures=True)
-
-
-def _exit_with_parent() -> None:
-    """Makes this worker exit when its parent dies.
-
-    Otherwise it would wait forever for the queue, which its siblings keep open.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()

@@ -1,8 +1,9 @@
-"""Signals that ask this process to stop. Handlers store them, and each phase of a run checks them.
+"""Signals that ask this process to stop. A thread stores them, and each phase of a run checks them.
 
-Native code that calls Python may swallow an exception of a signal handler. So handlers only store
-the signal. SIGNALS.check() raises it, and phases call that wherever they can stop. If no phase
-checks in time, a thread stops the process.
+Native code that calls Python may swallow an exception of a signal handler. So handlers raise
+nothing. Python also writes the number of each signal to a pipe, at once, and the thread reads it.
+SIGNALS.check() raises the first signal, and phases call that wherever they can stop. If no phase
+checks in time, or at a second signal, another thread stops the process.
 """
 
 import contextlib
@@ -31,9 +32,8 @@ _SAME_SECS = 0.2
 # How long phases have to check before the thread stops the process, and how often it looks.
 GRACE_SECS = 1.5
 _POLL_SECS = 0.05
-# Who counts a signal: the handler, in the main thread after native code returns, and the thread, at
-# once.
-_HANDLER, _THREAD = 0, 1
+# How long a handler waits for the thread.
+_STORED_SECS = 1.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -55,31 +55,33 @@ class Signals:
 
     def __init__(self) -> None:
         self._reset()
-        self._lock = threading.Lock()
-        self._is_command = self._ends_at_once = self._is_suspended = self._has_taken_over = False
+        # Held by the thread that exits the process; then check() does not return.
+        self._lock = threading.RLock()
+        self._is_command = self._ends_at_once = False
         self._wakeup_fd, self._previous_wakeup_fd, self._thread = -1, -1, threading.Thread()
         self._on_signal: Callable[[Stopped, int], object] = lambda stop, count: None
         self._finish: Callable[[Stopped], object] | None = None
         self._grace: Callable[[int], float] = lambda count: GRACE_SECS
 
     def _reset(self) -> None:
-        self._first: int | None = None
-        self._num_signals, self._last_signal_at = [0, 0], [0.0, 0.0]
+        # The number of each signal, and how many of them check() has raised.
+        self._numbers: list[int] = []
         self._num_answered = 0
+        self._has_stored = threading.Event()
         # The (read, write) ends of the pipe that wakes wait(), while handlers are installed.
-        self._wake_pipe: tuple[int, int] | None = None
+        self._wake_pipe: tuple[int, ...] = ()
 
     # ---- for phases ------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         """The number of signals so far; a signal that arrives twice at once counts once."""
-        return max(self._num_signals)
+        return len(self._numbers)
 
     @property
     def received(self) -> Stopped | None:
         """The first signal, or None."""
-        return None if self._first is None else Stopped(self._first)
+        return Stopped(self._numbers[0]) if self._numbers else None
 
     def check(self) -> None:
         """Raises Stopped if a signal has arrived since the last Stopped."""
@@ -89,12 +91,9 @@ class Signals:
     def take_stop(self) -> Stopped | None:
         """Returns the Stopped that check() would raise, or None."""
         with self._lock:
-            stop = self.received if self.count > self._num_answered else None
-            if not self._has_taken_over:
-                self._num_answered = self.count
-        if self._has_taken_over and threading.current_thread() is threading.main_thread():
-            # The thread is about to exit the process.
-            threading.Event().wait()
+            count = self.count
+            stop = self.received if count > self._num_answered else None
+            self._num_answered = count
         return stop
 
     def wait(self, secs: float | None, *descriptors: int) -> list[int]:
@@ -106,10 +105,9 @@ class Signals:
         while True:
             self.check()
             remaining_secs = None if deadline is None else max(0.0, deadline - time.monotonic())
-            wake_files = (self._wake_pipe or ())[:1]
             # Unlike select(2), poll(2) takes any number of descriptors.
             poll = select.poll()
-            for number in (*descriptors, *wake_files):
+            for number in (*descriptors, *self._wake_pipe[:1]):
                 poll.register(number, select.POLLIN)
             events = poll.poll(None if remaining_secs is None else 1e3 * remaining_secs)
             readable = [number for number, _ in events]
@@ -150,33 +148,20 @@ class Signals:
           grace: returns how many seconds after the first signal a phase must have checked, given
             the number of signals so far.
         """
-        installed = self._install() if self._wake_pipe is None else {}
+        installed = {} if self._wake_pipe else self._install()
         previous = self._on_signal, self._finish, self._grace
         self._on_signal, self._grace = on_signal, grace
         self._finish = finish if may_exit or self._is_command else None
         self._ends_at_once = False
+        stop = None
         try:
             yield
-            if installed:
-                self.check()
         finally:
             self._on_signal, self._finish, self._grace = previous
             if installed:
-                self._remove(installed)
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Makes signals raise Stopped at once during the block, which runs another program."""
-        self._is_suspended = not self._is_command
-        try:
-            yield
-        finally:
-            self._is_suspended = False
-
-    def call_uninterrupted(self, function: Callable[[], object]) -> None:
-        """Calls a function that must not raise a signal's exception through native code."""
-        with contextlib.nullcontext() if self._is_command else self.storing():
-            function()
+                stop = self._remove(installed)
+        if stop:
+            raise stop
 
     def ignore(self) -> None:
         """Ignores signals while Python exits, when its handlers are already removed."""
@@ -204,86 +189,86 @@ class Signals:
         }
         self._wake_pipe = _pipe()
         reading, self._wakeup_fd = _pipe()
-        # Python runs handlers only between calls to native code, but writes the signal's number to
-        # the wakeup descriptor at once.
-        for number in replaced:
-            signal.signal(number, self._handle)
-        self._previous_wakeup_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
-        os.set_blocking(reading, True)
         self._thread = threading.Thread(
             target=self._watch, args=(reading, {*replaced}), name='signals', daemon=True
         )
         self._thread.start()
+        # Python runs handlers only between calls to native code, but writes the signal's number to
+        # the wakeup descriptor at once.
+        self._previous_wakeup_fd = signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
+        for number in replaced:
+            signal.signal(number, self._handle)
         return replaced
 
-    def _remove(self, installed: dict[signal.Signals, Any]) -> None:
+    def _remove(self, installed: dict[signal.Signals, Any]) -> Stopped | None:
+        """Restores the handlers and ends the thread; returns a signal that nobody checked."""
         for number, before in installed.items():
             signal.signal(number, before)
         signal.set_wakeup_fd(self._previous_wakeup_fd)
         # This ends the thread.
         os.close(self._wakeup_fd)
         self._thread.join()
-        for descriptor in self._wake_pipe or ():
+        stop = self.take_stop()
+        for descriptor in self._wake_pipe:
             os.close(descriptor)
         self._reset()
+        return stop
 
     def _handle(self, number: int, _frame: object) -> None:
-        self._store(number, _HANDLER)
-        if self._is_suspended:
-            self.check()
-
-    def _store(self, number: int, by: int) -> bool:
-        """Stores a signal; returns whether it is a new request rather than a repetition."""
-        now = time.monotonic()
-        is_same = self._num_signals[by] and (
-            now - self._last_signal_at[by] < _SAME_SECS or number == signal.SIGXCPU
-        )
-        self._last_signal_at[by] = now
-        if is_same:
-            # The kernel repeats SIGXCPU each second.
-            return False
-        if self._first is None:
-            self._first = number
-        self._num_signals[by] += 1
-        if self._wake_pipe:
-            with contextlib.suppress(OSError):
-                os.write(self._wake_pipe[1], b'!')
-        return True
+        # The code that the signal interrupted may check next.
+        self._has_stored.wait(_STORED_SECS)
+        if number == signal.SIGINT and not self._is_command:
+            # A second Ctrl-C interrupts code of another program between two steps.
+            signal.signal(number, signal.default_int_handler)
 
     def _watch(self, reading: int, numbers: Iterable[int]) -> None:
+        last_at = 0.0
         with os.fdopen(reading, 'rb', buffering=0) as file:
             while data := file.read(1):
-                if data[0] not in numbers or not self._store(data[0], _THREAD):
+                [number], now = data, time.monotonic()
+                if number not in numbers:
                     continue
-                stop, count = Stopped(self._first or data[0]), self._num_signals[_THREAD]
-                if self._is_command and (self._ends_at_once or count > 2):
-                    _exit_now(stop)
-                if count == 1:
-                    threading.Thread(
-                        target=self._answer, args=(stop,), name='answer', daemon=True
-                    ).start()
-                self._on_signal(stop, count)
+                # The kernel repeats SIGXCPU each second.
+                is_same = self._numbers and (now - last_at < _SAME_SECS or number == signal.SIGXCPU)
+                last_at = now
+                if not is_same:
+                    self._store(number)
 
-    def _answer(self, stop: Stopped) -> None:
+    def _store(self, number: int) -> None:
+        self._numbers.append(number)
+        self._has_stored.set()
+        stop, count = Stopped(self._numbers[0]), self.count
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_pipe[1], b'!')
+        # Ctrl-C never exits another program, such as a notebook.
+        if (self._ends_at_once or count > 2) and (self._is_command or number != signal.SIGINT):
+            _exit_now(stop)
+        if count == 1 and self._finish:
+            threading.Thread(
+                target=self._answer, args=(stop, self._finish), name='answer', daemon=True
+            ).start()
+        self._on_signal(stop, count)
+
+    def _answer(self, stop: Stopped, finish: Callable[[Stopped], object]) -> None:
         """Finishes and exits the process if no phase checks in time."""
-        began, wake_pipe = time.monotonic(), self._wake_pipe
-        while not (finish := self._finish) or time.monotonic() - began < self._grace(self.count):
-            if self._num_answered or self._wake_pipe is not wake_pipe:
+        began = time.monotonic()
+        while time.monotonic() - began < self._grace(self.count):
+            if self._num_answered or self._finish is not finish:
                 return
             time.sleep(_POLL_SECS)
         with self._lock:
             if self._num_answered:
                 return
-            self._has_taken_over, self._num_answered = True, self.count
-        try:
-            finish(stop)
-        finally:
-            self.exit(stop.exit_code)
+            self._num_answered = self.count
+            try:
+                finish(stop)
+            finally:
+                self.exit(stop.exit_code)
 
 
 def _pipe() -> tuple[int, int]:
     reading, writing = os.pipe()
-    os.set_blocking(reading, False)
+    # A write must never wait for the reader.
     os.set_blocking(writing, False)
     return reading, writing
 

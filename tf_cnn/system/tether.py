@@ -31,6 +31,16 @@ def die_with_parent(
     return [sys.executable, '-I', '-S', __file__, *words, *argv]
 
 
+def end_with_parent(parent: int) -> None:
+    """Makes the kernel kill this process when the thread of its parent that started it ends.
+
+    parent: the process id of the parent, which may have ended already.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def adopt_orphans() -> None:
     """Makes this process the parent of descendants whose parents end, in any session, and SIGTERM
     the signal for the end of its own parent, so that it can end them.
@@ -61,10 +71,7 @@ def _main() -> None:
                 f'{command[0]}: the network of process {network} cannot be entered '
                 f'({error.strerror})'
             )
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        # The parent ended before prctl was called.
-        os._exit(1)
+    end_with_parent(int(parent))
     if cores:
         os.sched_setaffinity(0, [int(core) for core in cores.split(',')])
     try:

@@ -357,14 +357,6 @@ class CheckpointConfig:
         'single checkpoint, as in DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
-        inside=(
-            'checkpoint',
-            'model.ckpt-*',
-            'training-*',
-            '.unfinished-checkpoint*',
-            '.ready-checkpoint*',
-            'events.out.tfevents.*',
-        ),
     )
     save_model_secs: float = flag(
         0.0,
@@ -391,7 +383,6 @@ class CheckpointConfig:
         None,
         'Checkpoint, or folder of checkpoints, with the weights that training starts from.',
         is_path=True,
-        inside=('checkpoint', 'model.ckpt-*'),
         ignored=NO_TRAINING,
     )
 
