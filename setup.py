@@ -18,6 +18,8 @@ VERSION = re.findall(
     r"VERSION = '(.+)'", (ROOT / 'tf_cnn' / 'results' / '__init__.py').read_text(encoding='utf-8')
 )[0]
 README = ROOT / 'README.md'
+# The commit, with '-dirty' if files were changed.
+DESCRIBE = ('describe', '--always', '--dirty', '--abbrev=40', '--exclude=*')
 
 
 def output_of_git(*words: str) -> str:
@@ -157,7 +159,7 @@ class BuildWheel(build_py):
 
     def _write_version(self, package: Path) -> None:
         """Writes the version, and the commit if it is known, into the package; runs read both."""
-        if commit := os.environ.get('GIT_COMMIT') or output_of_git('rev-parse', 'HEAD'):
+        if commit := os.environ.get('GIT_COMMIT') or output_of_git(*DESCRIBE):
             (package / 'commit.txt').write_text(f'{commit}\n', encoding='utf-8')
         results = package / 'results' / '__init__.py'
         results.write_text(

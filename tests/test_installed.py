@@ -22,6 +22,7 @@ from tests.support.documents import python_block
 from tests.support.files import quoted
 from tests.support.outputs import check_line
 from tests.support.programs import PROGRAM, ROOT, run_process
+from tf_cnn.machine.run_environment import short_commit
 
 pytestmark = pytest.mark.distributed
 
@@ -260,8 +261,9 @@ def test_the_command_runs_beside_foreign_modules_of_the_same_names(
     (tmp_path / 'my_mode.py').write_text(MANAGER)
     command = binaries / 'tf_cnn_benchmarks'
     commit = zipfile.ZipFile(wheel).read('tf_cnn/commit.txt').decode().strip()
-    assert commit == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
-    version = rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {commit[:12]}, TensorFlow '
+    # The copy has this checkout's changes.
+    assert commit.removesuffix('-dirty') == git(wheel.parent / 'copy', 'rev-parse', 'HEAD')
+    version = rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \(commit {short_commit(commit)}, TensorFlow '
     for start in ([command], [binaries / 'python', '-m', 'tf_cnn_benchmarks']):
         assert re.match(version, output_of([*start, '--version'], tmp_path, hostile))
     mode = '--variable_mgr_file=my_mode.py'

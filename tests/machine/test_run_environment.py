@@ -29,6 +29,7 @@ from tf_cnn.machine.run_environment import (
     free_memory,
     git_commit,
     library_variables,
+    short_commit,
 )
 from tf_cnn.results.summary import format_machine
 
@@ -322,8 +323,15 @@ def test_the_commit_is_from_the_programs_checkout(tmp_path):
     git('init', '-q')
     assert git_commit(tmp_path) is None
     git_commit.cache_clear()
-    git('commit', '-q', '--allow-empty', '-m', 'first')
-    assert git_commit(tmp_path) == git('rev-parse', 'HEAD')
+    (tmp_path / 'file').touch()
+    git('add', 'file')
+    git('commit', '-q', '-m', 'first')
+    git('tag', 'v1')
+    assert git_commit(tmp_path) == (commit := git('rev-parse', 'HEAD'))
+    git_commit.cache_clear()
+    (tmp_path / 'file').write_text('changed')
+    assert git_commit(tmp_path) == f'{commit}-dirty'
+    assert short_commit(f'{commit}-dirty') == f'{commit[:12]}-dirty'
     installed = tmp_path / 'venv' / 'site-packages'
     installed.mkdir(parents=True)
     assert git_commit(installed) is None

@@ -197,7 +197,7 @@ def test_a_network_without_kernels_has_no_weight_decay(single):
         ),
         ("x = cnn.batch_norm(x, 'n')\n    x = cnn.batch_norm(x, 'n')", ['line 7', 'n/gamma']),
         ("w = tf.get_variable('w', [])\n    x = x * w", ['line 6', ' w ', 'not made by cnn']),
-        ('x = tf.keras.layers.Dense(3)(x)', ['line 6', 'dense/kernel', 'not made by cnn']),
+        ('x = tf.keras.layers.Dense(3)(x)', ['line 6', '/kernel', 'not made by cnn']),
         ("x = cnn.conv(x, 3, 3, 'c')\n    x = cnn.conv(x, 3, 3, 'd')", []),
     ],
     ids=['conv', 'scope', 'batch norm', 'get_variable', 'keras', 'good'],

@@ -3,7 +3,7 @@
 import platform
 
 from tf_cnn.cli.options import Arguments, Declaration, NoOptions
-from tf_cnn.machine.run_environment import git_commit, tensorflow_version
+from tf_cnn.machine.run_environment import git_commit, short_commit, tensorflow_version
 from tf_cnn.results import VERSION
 
 DECLARATION = Declaration(
@@ -15,7 +15,7 @@ DECLARATION = Declaration(
 def main(_: Arguments[NoOptions]) -> int:
     commit = git_commit()
     versions = [
-        *([f'commit {commit[:12]}'] if commit else []),
+        *([f'commit {short_commit(commit)}'] if commit else []),
         f'TensorFlow {tensorflow_version() or "unknown"}',
         f'Python {platform.python_version()}',
     ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tf_cnn.lab.original_logs import Log, Run
-from tf_cnn.machine.run_environment import has_generated_name
+from tf_cnn.machine.run_environment import has_generated_name, short_commit
 from tf_cnn.plan.params import SPECS
 from tf_cnn.results.document import COMMAND_TIME, WALL_TIME, CommandResult, Result
 from tf_cnn.system.documents import as_json
@@ -221,7 +221,7 @@ def format_differences(differences: Mapping[str, Sequence[Any]]) -> str:
             common = set.intersection(*map(set, values))
             values = [[item for item in features if item not in common] for features in values]
         if name.endswith('git_commit'):
-            values = [value and value[:9] for value in values]
+            values = [value and short_commit(value) for value in values]
         texts.append(f'{name} {" -> ".join(map(format_property, values))}')
     return ', '.join(texts)
 

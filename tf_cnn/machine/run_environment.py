@@ -155,8 +155,8 @@ def has_generated_name(machine: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def git_commit(folder: Path = FOLDER) -> str | None:
-    """Returns the commit of the checkout in a folder, or of the program installed there; None if
-    unknown.
+    """Returns the commit of the checkout in a folder, or of the program installed there, with
+    '-dirty' if files of the commit were changed; None if unknown.
 
     The answer is cached, since the running code is the code that was imported.
     """
@@ -165,7 +165,13 @@ def git_commit(folder: Path = FOLDER) -> str | None:
     if not (folder / '.git').exists():
         # Written by setup.py.
         return read_text(folder / PACKAGE.name / 'commit.txt').strip() or None
-    return _command_output('git', '-C', str(folder), 'rev-parse', '--verify', 'HEAD')
+    words = ('describe', '--always', '--dirty', '--abbrev=40', '--exclude=*')
+    return _command_output('git', '-C', str(folder), *words)
+
+
+def short_commit(commit: str) -> str:
+    number, _, change = commit.partition('-')
+    return f'{number[:12]}{change and f"-{change}"}'
 
 
 def load_average() -> list[float]:
