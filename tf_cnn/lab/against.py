@@ -174,7 +174,7 @@ def median_of_others(rows: Sequence[Row]) -> Iterator[Row]:
         elif len(compared) == 2:
             fast, slow = sorted(compared, key=lambda row: -row.rate)
             yield hold_against(slow, fast, fast.who)
-        else:
+        elif compared:
             medians = [
                 statistics.median(run.images_per_second for run in row.runs) for row in compared
             ]

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
-from tf_cnn.lab.links import LinkRatio
-from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
+from tf_cnn.lab.ratios import MIN_RUNS, Ratio, Significance, t_quantile
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
 from tf_cnn.lab.show import price_of_a_million, show
@@ -120,8 +119,6 @@ def judge(rows: Sequence[Row], limit: float | None, unclear_code: int) -> tuple[
 
 
 def _is_below(row: Row, limit: float) -> bool:
-    if isinstance(row.ratio, LinkRatio):
-        return row.ratio.is_slow
     return row.is_pair and row.is_significant and row.ratio is not None and row.ratio.value < limit
 
 
@@ -133,13 +130,12 @@ def _describe_unclear(row: Row, limit: float) -> str:
     if not ratio:
         is_known = row.remark.startswith(('only in', 'computes', NO_OTHER))
         return '' if is_known else f'{name}: {row.remark}'
-    if isinstance(ratio, LinkRatio):
-        return ''
     if ratio.is_short:
         return f'{name}: {ratio.verdict.value}'
-    if not ratio.interval:
+    if ratio.verdict is Significance.FEW_RUNS:
         return f'{name}: {"the runs before differ too much" if _is_earlier(row) else _TOO_FEW}'
-    low = ratio.interval[0]
+    # A link has no interval.
+    low = ratio.interval[0] if ratio.interval else limit
     return f'{name}: {low:.3f} is not excluded' if low < limit else ''
 
 

@@ -76,14 +76,12 @@ def make_table(rows: Sequence[Row]) -> tuple[Table, list[str]]:
     limit = max(
         _MAX_HOST_ROWS, sum(row.is_significant or row.is_unsteady or not row.ratio for row in shown)
     )
-    if num_hidden := len(shown[limit:]) * any(_is_of_host(row) for row in rows):
+    is_fleet = any('host' in row.setting or row.reference.name == OTHERS for row in rows)
+    if is_fleet and len(shown) > limit:
+        more = len(shown) - limit
+        notes.insert(0, f'{more} more without a significant difference: --format=json')
         shown = shown[:limit]
-        notes.insert(0, f'{num_hidden} more without a significant difference: --format=json')
     return Table([*columns(shown)], shown), notes
-
-
-def _is_of_host(row: Row) -> bool:
-    return 'host' in row.setting or row.reference.name == OTHERS
 
 
 def common_line(rows: Sequence[Row]) -> str:
