@@ -165,15 +165,15 @@ def _rate_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
         pairs = {row.who for row in rows if row.is_pair} - {''}
         title = next(iter(pairs)) if len(pairs) == 1 and not has_baseline else 'rate'
         yield Column(title, lambda row: row.rate_text, is_number=True)
-    if has_baseline:
-        yield Column(
-            '95 % of rate',
-            lambda row: format_interval(row.interval),
-            is_number=True,
-            is_optional=True,
-            is_extra=True,
-        )
-    yield Column('', operator.attrgetter('interval'), 'interval')
+    yield Column(
+        '95 % of rate' if has_baseline else '',
+        operator.attrgetter('interval'),
+        'interval',
+        lambda row: format_interval(row.interval),
+        is_number=True,
+        is_optional=True,
+        is_extra=True,
+    )
     yield Column('', lambda row: row.in_unit(row.rate) if row.runs else None, 'rate')
     yield Column('', lambda row: row.unit or None, 'unit')
     yield Column('', lambda row: len(row.runs), 'num_runs')

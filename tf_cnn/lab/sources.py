@@ -275,18 +275,13 @@ def measure_hosts(
     if len(problems) == len(names):
         raise RunError(*list_problems(problems))
     warn(*list_problems(problems))
-    refused = {
-        configuration.name: '; '.join(reasons)
-        for configuration in configurations
-        if (reasons := [problems[name] for name in _hosts_of(configuration) if name in problems])
-    }
+    refused = dict[str, str]()
+    for each in configurations:
+        hosts = (each.setting.get(PAIR) or each.setting[HOST]).split(WITH)
+        if reasons := [problems[name] for name in hosts if name in problems]:
+            refused[each.name] = '; '.join(reasons)
     failures = run_all(laboratory, configurations, options.rounds, refused=refused)
     return read_side(str(laboratory.results)), bool(failures)
-
-
-def _hosts_of(configuration: Configuration) -> Sequence[str]:
-    setting = configuration.setting
-    return setting[PAIR].split(WITH) if PAIR in setting else [setting[HOST]]
 
 
 def _make_own_runs(
