@@ -47,15 +47,6 @@ def main() -> None:
 def misbehave(action: str | None, folder: str) -> None:
     if action == 'fail':
         sys.exit('tf_cnn_benchmarks: error: the disk is on fire')
-    if action == 'fail as a cluster':
-        print(
-            'worker 1 | tf_cnn_benchmarks: error: no room here\nworker 0 | tf_cnn_benchmarks: '
-            'error: lost worker 1\n'
-            'tf_cnn_benchmarks: error: worker 1 ended with exit code 3; stopping worker 0'
-        )
-        sys.exit(3)
-    if action == 'die':
-        os.kill(os.getpid(), signal.SIGSEGV)
     if action == 'wait':
         # With a child in a session of its own that dies with its parent, like the processes of a
         # cluster.

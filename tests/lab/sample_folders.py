@@ -179,7 +179,8 @@ def write_all_folders() -> None:
         write_commands(f'command_hosts/{name}', rate, host=name)
     # Hosts.
     names = [f'n{number}' for number in range(6)]
-    write_hosts('hosts', dict.fromkeys(names, 100))
+    for folder in ('hosts', 'lost', 'few', 'unsteady'):
+        write_hosts(folder, dict.fromkeys(names, 100))
     for name in names:
         is_slow = name == 'n3'
         governor = {'governor': 'powersave' if is_slow else 'performance'}
@@ -207,11 +208,8 @@ def write_all_folders() -> None:
             document['machine']['fingerprint'] = f'machine {number}'
             write(f'containers/node{number}', document)
     write_runs('one_name', rates_around(100, 9, 0.001), host='ubuntu')
-    write_hosts('lost', dict.fromkeys(names, 100))
     write_document('lost/n9/0.json', sample_failure(reason='n9: ssh cannot connect'))
-    write_hosts('few', dict.fromkeys(names, 100))
     write_runs('few/n9', [100, 101], host='n9')
-    write_hosts('unsteady', dict.fromkeys(names, 100))
     write_runs('unsteady/n9', [40, 100, 101], host='n9')
     write_pairs('pairs', {'node4': 20}, 5)
     # What a gate reads.

@@ -383,6 +383,12 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         ['n9: too few runs'],
     ),
     (
+        f'two {HOSTS} {GATE}',
+        3,
+        'nothing was compared: too few runs.',
+        ['cannot tell: alpha: too few runs'],
+    ),
+    (
         f'unsteady {HOSTS} {GATE}',
         3,
         'no host differs; 6 hosts agree within 2.1 %; unsteady: n9.',

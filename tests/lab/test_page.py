@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.sample_folders import write_runs
+from tests.lab.sample_folders import write_commands, write_runs
 from tests.support.files import file_size_limit
 from tests.support.outputs import check_error, check_line, failed
 from tests.support.programs import run, run_main
@@ -55,6 +55,11 @@ def test_sides_of_different_work_stand_each_by_itself_with_the_rates_of_small_on
     start = r'resnet50: onednn=False [34]\d\.\d, onednn=True [45]\d\.\d images/sec; '
     assert re.match(start, out), out
     assert re.search(r'; a: [\d.]+ images/sec; ', out)
+
+
+def test_a_setting_alone_has_its_time_and_the_interval_in_order():
+    write_commands('time', None, flags={'command': 'make'})
+    assert run_main('report', 'time')[0].startswith('make: 20.0 s (19.9 s to 20.1 s).\n')
 
 
 def test_a_page_on_standard_output_is_that_of_compare():

@@ -136,19 +136,6 @@ def test_the_ratio_of_repeated_runs_has_the_interval_of_welch():
     assert compare(before, before).verdict is Significance.SAME
 
 
-def test_with_fewer_than_three_runs_on_a_side_there_is_no_interval():
-    for num_before, num_after in ((1, 1), (5, 2)):
-        before, after = (
-            estimate([sample_record(rate=rate + number, noise=0) for number in range(count)])
-            for rate, count in ((100, num_before), (50, num_after))
-        )
-        assert after.interval is None
-        ratio = compare(before, after)
-        assert (ratio.interval, ratio.verdict) == (None, Significance.FEW_RUNS)
-        assert not ratio.is_significant
-        assert ratio.value == pytest.approx(0.5, rel=0.05)
-
-
 def test_two_runs_have_the_mean_of_their_seconds_and_one_its_rate_to_the_last_digit():
     assert estimate_runs([100, 300]).images_per_second == pytest.approx(150)
     assert all(estimate_runs([rate]).images_per_second == rate for rate in (49.0, 97.3, 1e-3))

@@ -54,7 +54,7 @@ def _describe(configuration: Configuration) -> str:
         own = shlex.join(words).replace(shlex.join(PROGRAM), 'tf_cnn_benchmarks')
         return own.removesuffix(' --result_file=-')
     variables = [f'{n}={shlex.quote(v)}' for n, v in configuration.setting.items() if n.isupper()]
-    return ' '.join([*variables, words[-2]])
+    return ' '.join([*variables, words[words.index(PROBE) + 2]])
 
 
 @DECLARATION.main

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
-from tf_cnn.lab.links import LinkRatio
 from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
-from tf_cnn.lab.ratios import MIN_RUNS, Ratio, t_quantile
+from tf_cnn.lab.ratios import MIN_RUNS, Ratio, Significance, t_quantile
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
 from tf_cnn.lab.show import price_of_a_million, show
@@ -131,47 +130,40 @@ def _judge_rates(rows: Sequence[Row], limit: float, unclear_code: int) -> tuple[
         if texts
     ]:
         return BROKEN, lines
-    unclear = {id(row): text for row in rows if (text := _describe_unclear(row, limit))}
-    if unclear:
-        rounds = max(_rounds_of(row, limit) for row in rows if id(row) in unclear)
+    reasons = [_describe_unclear(row, limit) for row in rows]
+    if texts := [text for text, _ in reasons if text]:
+        rounds = max(rounds for _, rounds in reasons)
         needed = f'; about {rounds:,} rounds would' if 0 < rounds < _MAX_ROUNDS else ''
-        return unclear_code, [f'{flag}: cannot tell: {abbreviate([*unclear.values()])}{needed}']
+        return unclear_code, [f'{flag}: cannot tell: {abbreviate(texts)}{needed}']
     return (KEPT, []) if any(row.ratio for row in rows) else (BROKEN, [f'{flag}: {answer(rows)}'])
 
 
 def _is_below(row: Row, limit: float) -> bool:
-    if isinstance(row.ratio, LinkRatio):
-        return row.ratio.is_slow
     return row.is_pair and row.is_significant and row.ratio is not None and row.ratio.value < limit
 
 
-def _describe_unclear(row: Row, limit: float) -> str:
-    """Says why a row may have lost more than the limit allows; '' if it is known."""
+def _describe_unclear(row: Row, limit: float) -> tuple[str, int]:
+    """Returns why a row may have lost more than the limit allows, '' if it is known, and about how
+    many rounds would tell, 0 if that is unknown.
+    """
     if not row.runs or row.is_baseline or row.is_missing or _is_below(row, limit):
-        return ''
+        return '', 0
     name, ratio = row.name or 'the result', row.ratio
+    is_earlier = row.reference.same == AS_BEFORE
     if not ratio:
         is_known = row.remark.startswith(('only in', NO_OTHER)) or is_wrong(row)
-        return '' if is_known else f'{name}: {row.remark}'
-    if isinstance(ratio, LinkRatio):
-        return ''
+        return '' if is_known else f'{name}: {row.remark}', 0
     if ratio.is_short:
-        return f'{name}: {ratio.verdict.value}'
-    if not ratio.interval:
-        return f'{name}: {"the runs before differ too much" if _is_earlier(row) else _TOO_FEW}'
-    low = ratio.interval[0]
-    return f'{name}: {low:.3f} is not excluded' if low < limit else ''
-
-
-def _is_earlier(row: Row) -> bool:
-    return row.reference.same == AS_BEFORE
-
-
-def _rounds_of(row: Row, limit: float) -> int:
-    if not row.ratio or row.ratio.is_short or _is_earlier(row):
-        return 0
+        return f'{name}: {ratio.verdict.value}', 0
+    if ratio.verdict is Significance.FEW_RUNS:
+        return f'{name}: {"the runs before differ too much" if is_earlier else _TOO_FEW}', 0
+    # A link has no interval.
+    low = ratio.interval[0] if ratio.interval else limit
+    if low >= limit:
+        return '', 0
     num_runs = min(filter(None, (len(row.runs), len(row.compared_runs))))
-    return rounds_needed(row.ratio, num_runs, limit)
+    rounds = 0 if is_earlier else rounds_needed(ratio, num_runs, limit)
+    return f'{name}: {low:.3f} is not excluded', rounds
 
 
 def rounds_needed(ratio: Ratio, num_runs: int, limit: float) -> int:

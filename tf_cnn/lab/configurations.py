@@ -98,14 +98,16 @@ def run_of_flags(
 
     def make(setting: Setting, hosts: Sequence[str]) -> Configuration:
         shape = Shape.parse(setting[SHAPE]) if SHAPE in setting else None
-        flags = {name: value for name, value in setting.items() if not name.isupper()}
-        flags |= {'num_gpus': str(shape.devices)} if shape else {}
-        words = [*argv, *(format_flag(n, value) for n, value in flags.items() if n != SHAPE)]
+        variables = [f'{name}={value}' for name, value in setting.items() if name.isupper()]
+        flags = [(n, v) for n, v in setting.items() if n not in (SHAPE, PAIR) and not n.isupper()]
+        flags += [('num_gpus', str(shape.devices))] if shape else []
+        words = [*argv, *(format_flag(name, value) for name, value in flags)]
         params = parse_argv(words).params
         _check_flags_of_runs(params)
         if not hosts:
             _check_gpus(params)
-        shape = shape or Shape(1, params.devices.num_gpus or 1)
+        # The results name the hosts of both workers of a pair.
+        shape = shape or Shape(1 + (PAIR in setting), params.devices.num_gpus or 1)
         mode = params.variables.mode
         if reason := shape.unsupported_reason(mode):
             raise UsageError(reason)
@@ -125,7 +127,6 @@ def run_of_flags(
         if cluster:
             servers = [format_flag('ps', shape.num_ps)] if shape.num_ps or hosts else []
             cluster += [format_flag('workers', shape.workers), *servers, '--']
-        variables = [f'{name}={value}' for name, value in setting.items() if name.isupper()]
         return Configuration(
             '',
             [
@@ -178,7 +179,7 @@ def run_of_command(command: str, patterns: Patterns, target: SshTarget | None = 
         argv = [sys.executable, '-P', '-m', PROBE, task, line, '0']
         if hosts and target:
             ssh = json.dumps([target.ssh, target.python, target.folder, target.working_folder])
-            there = [target.python, '-P', '-m', PROBE, task, line, '{rank}']
+            there = [target.python, '-P', '-m', PROBE, task, line]
             argv = [sys.executable, '-P', '-m', 'tf_cnn.lab.on_host', ','.join(hosts), ssh, *there]
         flag_texts = {name: format_flag(name, value) for name, value in flags.items()}
         return Configuration('', argv, setting, flag_texts, 'command', has_job=True)

@@ -2,8 +2,8 @@
 
     python -m tf_cnn.lab.on_host HOSTS SSH WORDS...
 
-In the last two of WORDS, {rank}, {size} and {first} stand for the number of the host, how many
-there are, and the name of the first, whose output is the result.
+In the last of WORDS, {rank}, {size} and {first} stand for the number of the host, how many there
+are, and the name of the first, whose output is the result. The rank follows.
 """
 
 import json
@@ -19,14 +19,13 @@ def main(names: str, ssh: str, *words: str) -> int:
     target = SshTarget(*json.loads(ssh))
     hosts = [SshHost(name, target) for name in names.split(',')]
     first = hosts[0].name.rpartition('@')[2]
+    *program, line = words
     commands = []
     for rank, host in enumerate(hosts):
-        fields = {'{rank}': str(rank), '{size}': str(len(hosts)), '{first}': first}
-        filled = list(words)
-        for field, value in fields.items():
-            filled[-2:] = (word.replace(field, value) for word in filled[-2:])
+        text = line.replace('{rank}', str(rank)).replace('{size}', str(len(hosts)))
+        argv = [*program, text.replace('{first}', first), str(rank)]
         env = host.environment(os.environ) | {'PYTHONPATH': target.folder}
-        commands.append(Command(host.name, filled, env, has_result=not rank, host=host))
+        commands.append(Command(host.name, argv, env, has_result=not rank, host=host))
     return launch(commands)
 
 

@@ -42,7 +42,7 @@ class Log:
     source: str
     id: str
     shape: str
-    flags: Mapping[str, object]
+    flags: Mapping[str, Any]
     workload: Mapping[str, object]
     images_per_second: float
     tensorflow: str | None
@@ -65,8 +65,7 @@ class Log:
 
     @property
     def batch_size(self) -> int | None:
-        size = self.flags.get('batch_size')
-        return size if isinstance(size, int) else None
+        return self.flags.get('batch_size')
 
     @property
     def machine(self) -> Mapping[str, Any]:

@@ -76,14 +76,12 @@ def make_table(rows: Sequence[Row]) -> tuple[Table, list[str]]:
     limit = max(
         _MAX_HOST_ROWS, sum(row.is_significant or row.is_unsteady or not row.ratio for row in shown)
     )
-    if num_hidden := len(shown[limit:]) * any(_is_of_host(row) for row in rows):
+    is_fleet = any('host' in row.setting or row.reference.name == OTHERS for row in rows)
+    if is_fleet and len(shown) > limit:
+        more = len(shown) - limit
+        notes.insert(0, f'{more} more without a significant difference: --format=json')
         shown = shown[:limit]
-        notes.insert(0, f'{num_hidden} more without a significant difference: --format=json')
     return Table([*columns(shown)], shown), notes
-
-
-def _is_of_host(row: Row) -> bool:
-    return 'host' in row.setting or row.reference.name == OTHERS
 
 
 def common_line(rows: Sequence[Row]) -> str:
@@ -167,15 +165,15 @@ def _rate_columns(rows: Sequence[Row]) -> Iterator[Column[Row]]:
         pairs = {row.who for row in rows if row.is_pair} - {''}
         title = next(iter(pairs)) if len(pairs) == 1 and not has_baseline else 'rate'
         yield Column(title, lambda row: row.rate_text, is_number=True)
-    if has_baseline:
-        yield Column(
-            '95 % of rate',
-            lambda row: format_interval(row.interval),
-            is_number=True,
-            is_optional=True,
-            is_extra=True,
-        )
-    yield Column('', operator.attrgetter('interval'), 'interval')
+    yield Column(
+        '95 % of rate' if has_baseline else '',
+        operator.attrgetter('interval'),
+        'interval',
+        lambda row: format_interval(row.interval),
+        is_number=True,
+        is_optional=True,
+        is_extra=True,
+    )
     yield Column('', lambda row: row.in_unit(row.rate) if row.runs else None, 'rate')
     yield Column('', lambda row: row.unit or None, 'unit')
     yield Column('', lambda row: len(row.runs), 'num_runs')

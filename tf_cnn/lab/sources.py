@@ -20,7 +20,6 @@ from tf_cnn.lab.configurations import (
     Axes,
     Configuration,
     Maker,
-    Setting,
     check_placeholders,
     each_host,
     each_pair,
@@ -276,38 +275,23 @@ def measure_hosts(
     if len(problems) == len(names):
         raise RunError(*list_problems(problems))
     warn(*list_problems(problems))
-    refused = {
-        configuration.name: '; '.join(reasons)
-        for configuration in configurations
-        if (reasons := [problems[name] for name in _hosts_of(configuration) if name in problems])
-    }
+    refused = dict[str, str]()
+    for each in configurations:
+        hosts = (each.setting.get(PAIR) or each.setting[HOST]).split(WITH)
+        if reasons := [problems[name] for name in hosts if name in problems]:
+            refused[each.name] = '; '.join(reasons)
     failures = run_all(laboratory, configurations, options.rounds, refused=refused)
     return read_side(str(laboratory.results)), bool(failures)
-
-
-def _hosts_of(configuration: Configuration) -> Sequence[str]:
-    setting = configuration.setting
-    return setting[PAIR].split(WITH) if PAIR in setting else [setting[HOST]]
 
 
 def _make_own_runs(
     options: FleetOptions, cluster: ClusterOptions, run_flags: Sequence[str]
 ) -> Maker:
-    remote_flags = _remote_flags(cluster)
-    params = parse_argv(run_flags).params
-    if not options.pairs:
-        return run_of_flags(run_flags, None, remote_flags)
-    if flag_text := params.given_flags.get('variable_update'):
+    flag_text = parse_argv(run_flags).params.given_flags.get('variable_update')
+    if options.pairs and flag_text:
         raise UsageError(f'{flag_text}: --pairs has its own ({_FLAGS_OF_PAIRS[1]}); remove it')
-    make = run_of_flags([*run_flags, *_FLAGS_OF_PAIRS], None, remote_flags)
-    shape = f'2*{params.devices.num_gpus or 1}'
-
-    def make_pair(setting: Setting, hosts: Sequence[str]) -> Configuration:
-        # The results name the hosts of all workers.
-        flags = {name: value for name, value in setting.items() if name != PAIR}
-        return make({SHAPE: shape, **flags}, hosts)
-
-    return make_pair
+    flags = [*run_flags, *(_FLAGS_OF_PAIRS if options.pairs else ())]
+    return run_of_flags(flags, None, _remote_flags(cluster))
 
 
 def _remote_flags(cluster: ClusterOptions) -> list[str]:
