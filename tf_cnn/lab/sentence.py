@@ -268,6 +268,10 @@ def make_notes(rows: Sequence[Row]) -> list[str]:
         *by_remark(row for row in rows if row.remark and (not row.runs or ': ' in row.remark)),
         *_listed(f'{NO_OTHER}: {{}}', [row.name for row in rows if row.remark == NO_OTHER]),
         *_changes(pairs, names),
+        *_listed(
+            'the program was changed since its commit, and may differ between these: {}',
+            [names[id(row)] for row in rows if any(map(_is_changed, row.results))],
+        ),
         *noise_warnings(runs),
         *_listed(
             'far from the others: {}; something disturbed the machine, or changed on it',
@@ -280,6 +284,10 @@ def make_notes(rows: Sequence[Row]) -> list[str]:
         ),
     ]
     return [*dict.fromkeys(map(escape_unprintable, notes))]
+
+
+def _is_changed(run: Result) -> bool:
+    return (run.program.git_commit or '').endswith('-dirty')
 
 
 def _listed(text: str, items: Sequence[str]) -> list[str]:
