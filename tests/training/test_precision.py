@@ -4,7 +4,6 @@ are not finite.
 
 import functools
 import itertools
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from models.layers import LayerBuilder
 from models.model_spec import Build, Network
 from models.networks import build_network
-from models.registry import MODELS, register_model
+from models.registry import register_model
 from tests.support.graphs import (
     LEARNING_RATE,
     assert_close,
@@ -33,7 +32,7 @@ from tests.support.graphs import (
 )
 from tests.support.images import write_digits
 from tests.support.oracles import OPTIMIZERS, Weights
-from tests.support.outputs import check_warning, failed
+from tests.support.outputs import check_warning
 from tests.support.runs import losses, run_benchmark, values_in
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
@@ -53,25 +52,15 @@ def scaled(factor: float) -> Build:
     return lambda cnn, x, num_classes: cnn.dense(cnn.flatten(x), num_classes, 'logits') * factor
 
 
-def residual(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """The layers of residual networks and of those with many branches."""
-    x = cnn.relu(
-        cnn.batch_norm(cnn.conv(x, 8, 3, 'conv1', strides=2, padding=1, use_bias=False), 'conv1/bn')
-    )
-    x = cnn.max_pool(x, 3, 2, padding=1)
-    y = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 1, 'conv2', use_bias=False), 'conv2/bn'))
-    y = cnn.batch_norm(cnn.conv(y, 8, 3, 'conv3', use_bias=False), 'conv3/bn')
-    x = cnn.concat([cnn.relu(x + y), cnn.avg_pool(x, 3, 1, 'SAME')])
-    x = cnn.conv(x, 8, 2, 'conv4', padding='VALID')
-    return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
-
-
 def modern(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    """The layers of mobile networks and of ConvNeXt."""
+    """The layers of ResNet, mobile networks and ConvNeXt."""
     x = cnn.swish(cnn.conv(x, 8, 4, 'stem', strides=4, padding='VALID'))
+    x = cnn.concat(
+        [cnn.max_pool(cnn.batch_norm(x, 'bn'), 3, 1, padding=1), cnn.avg_pool(x, 3, 1, 'SAME')]
+    )
     y = cnn.gelu(cnn.layer_norm(cnn.depthwise_conv(x, 5, 'depthwise'), 'norm'))
-    x = x + cnn.layer_scale(cnn.relu6(cnn.conv(y, 8, 1, 'conv')), 'scale', 0.5)
-    x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 8, 'gate'))
+    x = x + cnn.layer_scale(cnn.relu6(cnn.conv(y, 16, 1, 'conv')), 'scale', 0.5)
+    x = cnn.gate(x, cnn.dense(cnn.global_avg_pool(x), 16, 'gate'))
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
 
 
@@ -174,14 +163,7 @@ def logits_and_gradients(
     ids=str,
 )
 @pytest.mark.parametrize(
-    'network',
-    [
-        MODELS.find_model('lenet').network,
-        Network(residual),
-        Network(modern),
-        Network(transformer),
-    ],
-    ids=['lenet', 'residual', 'modern', 'transformer'],
+    'network', [Network(modern), Network(transformer)], ids=['modern', 'transformer']
 )
 def test_networks_compute_nearly_what_they_do_in_32_bits(network, precision, data_format):
     expected, _ = logits_and_gradients(network, FP32, 'NHWC')
@@ -339,7 +321,6 @@ def test_steps_are_skipped_and_the_scale_moves_as_the_plain_algorithm_says(
 @pytest.mark.parametrize(
     ('mode', 'num_towers', 'staged'),
     [
-        ('parameter_server', 1, False),
         ('parameter_server', 1, True),
         ('replicated', 2, False),
         ('independent', 2, False),
@@ -403,13 +384,6 @@ def test_a_run_reports_its_precision_and_how_many_steps_it_skipped(tmp_path, sma
 
 
 DIVERGING: dict[str, Any] = {'num_batches': 6, 'num_warmup_batches': 0, 'init_learning_rate': 1e30}
-
-
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_its_step(tmp_path, small_model):
-    folder = write_digits(tmp_path)
-    with failed('--precision=bf16', '--fp16_enable_auto_loss_scale', '--continue_on_nan') as caught:
-        run_benchmark(model=small_model, data_dir=folder, **DIVERGING, precision='fp16')
-    assert re.search(r'\b(nan|inf)\b.*\b[23]\b', str(caught.value)), 'the loss and the step'
 
 
 def test_a_flag_lets_training_go_on_with_a_loss_that_is_not_finite(tmp_path, small_model):
