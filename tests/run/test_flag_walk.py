@@ -27,7 +27,6 @@ from tests.step.gpu_graphs import build_on_gpus
 from tests.support.files import quoted
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
-from tests.support.programs import ROOT
 from tests.support.runs import make_benchmark, params_of
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
@@ -469,15 +468,6 @@ ELSEWHERE = {
     'step/test_step_graph.py': 'loss_type_to_report single_l2_loss_op weight_decay',
     'training/test_backbone.py': 'backbone_model_path',
 }
-
-
-@pytest.mark.parametrize('file', ELSEWHERE)
-def test_the_other_files_of_tests_use_the_flags(file):
-    text = (ROOT / 'tests' / file).read_text()
-    unused = [
-        name for name in ELSEWHERE[file].split() if not re.search(rf'(\b|--no){name}\b', text)
-    ]
-    assert not unused
 
 
 def test_each_working_flag_of_the_original_has_a_row():
