@@ -39,8 +39,7 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
 TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
-# A worker's first timed step, and a step that it reaches after all workers have begun.
-FIRST_STEP = r'^1\timages/sec'
+# A step that a worker reaches after all workers have begun.
 UNDER_WAY = r'^20\timages/sec'
 # The warning about steps with overflowed gradients, with the number of these steps.
 SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'

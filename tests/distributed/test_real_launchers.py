@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.clusters import ENDLESS, FIRST_STEP, TOTAL_LINE
+from tests.distributed.clusters import TOTAL_LINE
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
 from tests.support.programs import DEADLINE_SECS, PROGRAM, ROOT, environment, launched, run_process
@@ -194,16 +193,6 @@ def test_tasks_of_slurm_find_each_other(network, slurm, options, hosts):
 
 
 @NEEDED_SLURM
-def test_all_tasks_of_slurm_refuse_an_ambiguous_order(network, slurm):
-    command = 'srun -n3 -N2 --distribution=cyclic'
-    ranks = rank_answers(network.hosts[0], command, COLLECTIVE, slurm)
-    assert len(ranks) == 3
-    for rank in ranks:
-        facts = 'SLURM_PROCID=', 'node1 with 2, node2 with 1', '--distribution=block'
-        check_line(rank['answer']['error'], *facts)
-
-
-@NEEDED_SLURM
 @pytest.mark.parametrize(
     'number', [pytest.param(0, marks=pytest.mark.all_modes), 1], ids=['1 ps', 'collective']
 )
@@ -225,24 +214,6 @@ def test_batch_scripts_of_the_documentation_train_and_end(network, slurm, number
     print(out := Path(f'{job}.out').read_text())
     assert 'JobState=COMPLETED ' in status
     assert_trained(out)
-    wait_for_all_to_end(network)
-
-
-@NEEDED_SLURM
-def test_the_other_tasks_of_slurm_name_a_killed_task(network, slurm, tmp_path):
-    srun = f'srun --ntasks=3 --nodes=2 {RUN} {SERVED} {ENDLESS}'
-    with launched(network.hosts[0].command(*srun.split()), tmp_path, slurm) as process:
-        process.await_line(FIRST_STEP)
-        # The only rank of the second host.
-        [pid] = ranks_on(network.hosts[1])
-        os.kill(pid, signal.SIGKILL)
-        assert process.has_ended()
-        assert process.exit_code == 128 + signal.SIGKILL
-        assert re.search('node2: task 2: Killed', process.err)
-        # The other worker and the parameter server.
-        assert len(process.errors) == 2
-        for error in process.errors:
-            check_line(error, 'worker 1 (node2:')
     wait_for_all_to_end(network)
 
 
