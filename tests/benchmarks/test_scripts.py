@@ -1,17 +1,13 @@
 """The scripts of benchmarks/: each has help, and peers have the network of this program."""
 
-import functools
 import runpy
 import sys
-from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from models.catalog import read_costs
-from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
 from tests.support.images import encoded, example, write_shard
 from tests.support.programs import ROOT
@@ -39,37 +35,17 @@ def test_a_script_has_help(path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(model):
+def test_a_network_written_by_hand_has_the_parameters_of_the_model(model):
     from benchmarks.peers.plain_networks import NETWORKS, Layers
-
-    def layers_of(graph):
-        """Counts the layers without products in the graph; batch norm with its epsilon."""
-        types = 'Relu MaxPool AvgPool BiasAdd FusedBatchNormV3 RandomUniform Mean SelectV2'
-        return Counter(
-            (op.type, op.get_attr('epsilon') if 'Norm' in op.type else None)
-            for op in graph.get_operations()
-            if op.type in types.split() and 'initial' not in op.name.lower()
-        )
-
-    def products_of(graph):
-        """Counts the convolutions and matrix products by the shapes of kernel and result."""
-        ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
-        return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
     num_classes = DATA_SETS[facts.data_set].num_classes
     assert (network.image_size, network.num_classes) == (facts.image_size, num_classes)
     shape = [2, facts.image_size, facts.image_size, 3]
-    with tf.Graph().as_default() as by_hand:
+    with tf.Graph().as_default():
         layers = Layers(is_training=True)
         logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), num_classes)
-    with tf.Graph().as_default() as ours:
-        images, variables = tf.placeholder(tf.float32, shape), PlaceholderVariables()
-        options: dict[str, Any] = {'is_training': True, 'dtype': tf.bfloat16}
-        build_network(facts.network, images, num_classes, variables, 'NHWC', **options)
     assert (logits.shape.as_list(), logits.dtype) == ([2, num_classes], tf.bfloat16)
-    assert products_of(by_hand) == products_of(ours)
-    assert layers_of(by_hand) == layers_of(ours)
     sizes = [
         int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.vectors)
     ]
@@ -124,23 +100,3 @@ def test_the_articles_network_has_the_parameters_of_its_tutorial():
     assert facts.image_size == 28
     # Two convolutions of 5x5, two dense layers, with biases.
     assert model_cost(facts)[0] == 832 + 51_264 + 3_212_288 + 10_250
-
-
-def test_a_small_network_learns_from_resident_data_with_each_input_method(monkeypatch):
-    from benchmarks import resident_data
-
-    # A buffer of 1,000,000 examples takes seconds to fill.
-    large_buffer = functools.partial(resident_data.tf_data, buffer=100_000)
-    methods = {**resident_data.INPUT_METHODS, 'tf.data, buffer of 1,000,000': large_buffer}
-    monkeypatch.setattr(resident_data, 'INPUT_METHODS', methods)
-    data = resident_data.make_data(4096)
-    experiment = resident_data.Experiment(data, batch_size=64, num_batches=120)
-    trained = {name: resident_data.train(name, experiment) for name in resident_data.INPUT_METHODS}
-    for name, training in trained.items():
-        assert training['loss after'] < training['loss before'] / 2, name
-    # The loop takes the same steps.
-    assert trained['device, loop in the graph']['loss after'] == trained['device']['loss after']
-    assert trained['feed_dict, drawn before']['loss after'] == trained['feed_dict']['loss after']
-    # Filling the buffer is preparation, not part of the steps.
-    small, large = trained['tf.data, buffer of 1,000'], trained['tf.data, buffer of 1,000,000']
-    assert 0 < 3 * small['s of preparation'] < large['s of preparation']
