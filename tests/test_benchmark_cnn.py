@@ -15,7 +15,6 @@ from benchmark_cnn import BenchmarkCNN
 from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import run_python
 from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.results.console import Console
@@ -131,13 +130,3 @@ def test_a_signal_ends_a_run_between_two_steps_and_saves_a_checkpoint(number, tm
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = losses('--num_batches=1 --num_warmup_batches=0', train_dir=tmp_path)
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
-
-
-def test_tensorflow_starts_without_notices_from_python():
-    code = (
-        'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
-        'few = {"batch_size": 1, "num_batches": 1, "num_warmup_batches": 0}\n'
-        'BenchmarkCNN(make_params(model="trivial", **few)).run()'
-    )
-    err = run_python(code, TF_CPP_MIN_LOG_LEVEL=None).err
-    assert not re.search('^[IWE][0-9]{4} ', err, re.MULTILINE)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.files import quoted
 from tests.support.machines import use_pynvml
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import ClusterTask, reserve_addresses, share_cores
@@ -219,20 +219,3 @@ def test_the_processes_see_their_gpus(flag, listed, expected, capsys, monkeypatc
     assert cluster_command.main(['--verbose', '--', *flag.split()]) == 0
     err = capsys.readouterr().err
     assert dict(re.findall(r'^(\w+ \d) +\| sees ?(.*)$', err, re.MULTILINE)) == expected
-
-
-@pytest.mark.unit
-@pytest.mark.usefixtures('four_gpus')
-@pytest.mark.parametrize(
-    ('argv', 'listed', 'facts'),
-    [
-        ('--workers=5', None, ['--num_gpus=1', '5 workers', '5 GPUs', '4', '--device=cpu']),
-        ('-- --num_gpus=3', None, ['--num_gpus=3', '6 GPUs', '4']),
-        ('', '3', ['--num_gpus=1', '2 GPUs', 'CUDA_VISIBLE_DEVICES=3']),
-    ],
-)
-def test_too_few_gpus_are_refused_before_anything_starts(argv, listed, facts, monkeypatch):
-    if listed:
-        monkeypatch.setenv('CUDA_VISIBLE_DEVICES', listed)
-    with refused(*facts):
-        cluster_command.main(argv.split())
