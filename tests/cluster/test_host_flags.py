@@ -256,10 +256,6 @@ def test_synchronous_modes_refuse_to_be_asynchronous(mode, hosts):
         find(f'{hosts} --job_name=worker --variable_update={mode} --nocross_replica_sync')
 
 
-def test_workers_of_parameter_servers_may_be_asynchronous():
-    assert find(f'{HOSTS} --job_name=worker --nocross_replica_sync') == WORKER_0
-
-
 @pytest.mark.parametrize('environ', [{}, open_mpi(1, 4, 2)])
 def test_horovod_finds_its_processes_itself(environ):
     assert find('--variable_update=horovod', environ) is None

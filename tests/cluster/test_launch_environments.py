@@ -85,12 +85,6 @@ def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own():
     assert len(set(ports)) == len(ports)
 
 
-def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux():
-    last_job = str(2**31 // 300 * 300 + 299)
-    host = cluster_of(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
-    assert 29_000 < int(host.partition(':')[2]) < 30_000
-
-
 def test_a_flag_sets_the_first_port_of_a_node():
     hosts = cluster_of(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
@@ -262,17 +256,6 @@ def test_the_rank_variable_of_a_process_without_a_cluster_is_named():
     ):
         assert find(variables(text)) is None, text
         assert (find_rank_variables(variables(text)) or '').startswith(text), text
-
-
-def test_the_rank_of_a_slurm_task_without_a_cluster_is_named():
-    in_batch = slurm_batch()
-    in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
-    for environ, rank in (
-        (in_batch, 'SLURM_PROCID=0 SLURM_NTASKS=5'),
-        (in_step, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
-    ):
-        assert find(environ) is None, rank
-        assert (find_rank_variables(environ) or '').startswith(rank), rank
 
 
 def test_the_only_process_of_a_launcher_has_no_rank():

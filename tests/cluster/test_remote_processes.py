@@ -140,12 +140,6 @@ def test_a_host_with_another_version_is_named(subject, tmp_path):
         prepare_hosts(LAYOUT, target_with(f"echo '{MARK}{answer}'", tmp_path), 0, [])
 
 
-def test_an_unfinished_last_line_of_a_remote_process_hides_no_exit_code(tmp_path):
-    code, out, err = over_ssh('printf half; kill -9 $$', tmp_path)
-    assert (code, out) == (128 + 9, 'half\n')
-    assert 'signal 9' in err
-
-
 def test_a_remote_process_ends_though_a_descendant_holds_its_output(tmp_path):
     began = time.monotonic()
     assert over_ssh('setsid sleep 20 & echo done', tmp_path)[:2] == (0, 'done\n')
