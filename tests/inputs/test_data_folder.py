@@ -110,20 +110,6 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     check_line(warning, f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
 
 
-def test_overwriting_shards_updates_dataset_json(digits, tmp_path):
-    copied(digits, tmp_path / 'out')
-    images = {'one/1': (8, 8), 'one/2': (9, 8), 'two/1': (8, 8)}
-    output = to_records(tmp_path, images, '--overwrite')
-    expected = replace(EXPECTED, num_train_examples=3, image_size=None)
-    assert open_folder(output, 'records').data_set == expected
-
-
-def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path):
-    output = to_records(tmp_path, {'one/1': (8, 4), 'two/1': (8, 4)}, '--first_label=0')
-    expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
-    assert open_folder(output, 'records').data_set == expected
-
-
 @pytest.mark.parametrize(
     'text',
     [
@@ -176,14 +162,6 @@ def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits, tmp_path,
         plan_of(tmp_path, model='lenet')
     with failed(f'--check={tmp_path}: 1 fault', unreadable), redirect_stdout(io.StringIO()):
         records.main([f'--check={tmp_path}'])
-
-
-def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path):
-    for name in ('a,b', 'a_b'):
-        (tmp_path / name).mkdir()
-        write_shard(tmp_path / name / shard_name('train', 0, 1), [b'record'])
-    with refused(f'--data_dir={tmp_path}/a,b', tmp_path / 'a_b'):
-        open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
 
 
 def test_an_incomplete_subset_of_arrays_is_reported_with_both_counts(tmp_path):
