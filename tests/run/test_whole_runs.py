@@ -81,23 +81,6 @@ def test_the_first_phase_of_a_command_begins_with_its_process(tmp_path):
     assert 0.5 < document_in(path)['phases']['import'] < time.monotonic() - start
 
 
-def test_a_run_with_a_closed_output_stores_its_steps(tmp_path):
-    class ClosedPipe(io.StringIO):
-        """A pipe that its reader closes at the first step."""
-
-        def write(self, text: str) -> int:
-            if text.startswith('1\t'):
-                raise BrokenPipeError
-            return super().write(text)
-
-    path = tmp_path / 'r.json'
-    with pytest.raises(BrokenPipeError):
-        make_benchmark(console=Console(ClosedPipe(), io.StringIO()), result_file=path).run()
-    record = read(path)
-    assert not record.is_complete
-    assert len(record.step_seconds()) == 1
-
-
 def test_a_run_ends_with_the_step_that_passes_its_target_seconds(tmp_path):
     result, out, _ = run_benchmark(
         '--target_seconds=0.2', num_batches=None, result_file=tmp_path / 'r.json'
@@ -108,18 +91,6 @@ def test_a_run_ends_with_the_step_that_passes_its_target_seconds(tmp_path):
     # The last step line belongs to the last step.
     assert out.splitlines()[-4].startswith(f'{seconds.size}\t')
     assert read(tmp_path / 'r.json').run.num_timed is None
-
-
-@pytest.mark.parametrize(
-    ('flags', 'facts'),
-    [
-        ('--result_file={modell}.json', ['--result_file={modell}.json', '{modell}']),
-        ('--target_seconds=3', ['--target_seconds=3', '--num_batches=3']),
-    ],
-)
-def test_impossible_flags_are_refused_before_the_run(flags, facts):
-    with refused(*facts):
-        make_benchmark(flags)
 
 
 def test_a_full_disk_loses_the_file_but_not_the_printed_result(tmp_path, monkeypatch):
