@@ -77,16 +77,6 @@ def test_saving_removes_no_stage_that_is_a_link_or_holds_other_files(
     assert [file.read_text() for file in folder.iterdir()] == ['mine'] * 3
 
 
-@pytest.mark.parametrize('name', ['checkpoint', f'model.ckpt-3.{DATA}'])
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, model, name):
-    (tmp_path / name).mkdir()
-    with failed(f'--train_dir={tmp_path}', 'Is a directory', f'move {tmp_path / name} elsewhere'):
-        model.save(7, step=3)
-    (tmp_path / name).rmdir()
-    model.save(7, step=3)
-    assert restored(tmp_path) == 7
-
-
 def test_a_step_is_saved_again_with_the_same_and_with_other_values(tmp_path, model):
     inodes = []
     for number in (1, 1, 2):
@@ -177,16 +167,6 @@ def test_a_full_disk_is_named_and_leaves_earlier_checkpoints(tmp_path, model):
         assert restored(tmp_path) == 1
     model.save(3, step=3)
     assert set(os.listdir(tmp_path)) == files_of('model.ckpt-1', 'model.ckpt-3')
-
-
-def test_a_folder_that_cannot_be_written_is_named_and_a_missing_one_is_made(tmp_path):
-    (tmp_path / 'file').touch()
-    facts = (f'--train_dir={tmp_path / "file"}', 'model.ckpt-1', 'Not a directory')
-    with open_model(tmp_path / 'file') as model, failed(*facts):
-        model.save(1, step=1)
-    with open_model(tmp_path / 'gone') as model:
-        model.save(1, step=1)
-    assert restored(tmp_path / 'gone') == 1
 
 
 def test_an_error_of_the_session_is_not_reported_as_a_fault_of_the_folder(model):
