@@ -75,21 +75,6 @@ def test_a_network_of_pytorch_has_as_many_parameters_as_the_model(model):
     assert sum(parameter.numel() for parameter in NETWORKS[model]().parameters()) == parameters
 
 
-def test_digits_are_written_as_the_files_of_mnist(tmp_path):
-    from benchmarks.sample_digits import write_mnist
-    from tf_cnn.inputs.array_files import load_arrays
-
-    assert write_mnist(tmp_path / 'mnist') == 1797
-    images, labels = load_arrays('mnist', str(tmp_path / 'mnist'), 'train')
-    held_out, _ = load_arrays('mnist', str(tmp_path / 'mnist'), 'validation')
-    assert images.shape == (1438, 28, 28, 1)
-    assert held_out.shape == (359, 28, 28, 1)
-    assert {*labels.tolist()} == {*range(10)}
-    # A digit lies in the middle of a black image.
-    assert not images[:, :4].any()
-    assert images[:, 4:-4, 4:-4].max() == 255
-
-
 @pytest.mark.usefixtures('forget_models')
 def test_the_articles_network_has_the_parameters_of_its_tutorial():
     from models.counting import model_cost

@@ -86,41 +86,27 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
         assert_each_names(tasks.all_but('worker 0'), tasks['worker 0'].title, 'model.ckpt-7')
 
 
-@pytest.mark.parametrize(
-    ('mode', 'task', 'flag', 'expected'),
-    [
-        ('collective_all_reduce', 'worker 1', '--num_batches=7', '--num_batches=7'),
-        ('parameter_server', 'ps 0', '--nocross_replica_sync', '--cross_replica_sync=False'),
-    ],
-)
-def test_processes_with_different_flags_all_end_and_name_both(mode, task, flag, expected, tmp_path):
-    with training(mode, ENDLESS, tmp_path) as tasks:
-        tasks[task].argv.append(flag)
+def test_processes_with_different_flags_all_end_and_name_both(tmp_path):
+    """tests/cluster/test_topology.py has other differences."""
+    with training('parameter_server', ENDLESS, tmp_path) as tasks:
+        server = tasks['ps 0']
+        server.argv.append('--nocross_replica_sync')
         tasks.start()
         tasks.assert_end(WRONG_USE)
-        assert_each_names([*tasks.values()], f'{expected} in {tasks[task].title}')
+        assert_each_names([*tasks.values()], f'--cross_replica_sync=False in {server.title}')
 
 
-@pytest.mark.parametrize(
-    ('flag', 'other', 'text', 'task'),
-    [
-        ('variable_mgr_file', '--variable_update=mine', MANAGER, 'ps 0'),
-        ('model_file', '--model=mine', MODEL, 'worker 1'),
-    ],
-)
-def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
-    flag, other, text, task, tmp_path
-):
+def test_processes_with_different_versions_of_a_file_all_end_and_name_both(tmp_path):
     first, second = tmp_path / 'first.py', tmp_path / 'second.py'
-    first.write_text(text)
-    second.write_text(f'{text}# Changed.\n')
+    first.write_text(MODEL)
+    second.write_text(f'{MODEL}# Changed.\n')
     digest = hashlib.sha256(second.read_bytes()).hexdigest()[:12]
-    flags = f'{ENDLESS} {other} --{flag}={quoted(first)}'
+    flags = f'{ENDLESS} --model=mine --model_file={quoted(first)}'
     with training('parameter_server', flags, tmp_path) as tasks:
-        tasks[task].argv.append(f'--{flag}={second}')
+        tasks['worker 1'].argv.append(f'--model_file={second}')
         tasks.start()
         tasks.assert_end(WRONG_USE)
-        fact = f'--{flag} with SHA-256 {digest}... in {tasks[task].title}'
+        fact = f'--model_file with SHA-256 {digest}... in {tasks["worker 1"].title}'
         assert_each_names([*tasks.values()], fact)
 
 

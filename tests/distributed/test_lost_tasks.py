@@ -32,7 +32,6 @@ KILLED = -int(signal.SIGKILL)
 LOSSES = [
     ('staged', 'worker 1', 'SIGKILL'),
     ('collective_all_reduce', 'worker 1', 'SIGKILL'),
-    ('parameter_server', 'worker 1', 'SIGTERM'),
     ('collective_all_reduce', 'worker 0', 'SIGTERM'),
 ]
 

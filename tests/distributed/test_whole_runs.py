@@ -37,7 +37,7 @@ pytestmark = pytest.mark.distributed
 NUM_VALIDATION = 23
 CPU = '--device=cpu --num_warmup_batches=0'
 FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'
-PS, REPLICATED = '--variable_update=parameter_server', '--variable_update=distributed_replicated'
+PS = '--variable_update=parameter_server'
 COLLECTIVE = '--variable_update=collective_all_reduce'
 EVERY = '--eval_during_training_every_n_steps'
 # Any accuracy is enough, so training stops long before its last step.
@@ -170,20 +170,15 @@ def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_
 ):
     flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={quoted(tmp_path)}/train'
     run(f'{flags} --batch_size=10 --num_batches=40')
-    for mode, jobs, num_towers in (
-        (PS, {'ps': 1}, 1),
-        ('--variable_update=distributed_all_reduce', {'controllers': 1}, 2),
-    ):
-        # Each batch of a tower has each image once. Beside parameter servers workers share the
-        # steps as they come: of a few, the other worker may take all.
-        steps = '--forward_only --batch_size=13 --num_batches=200'
-        chief, *others = run(f'{flags} {steps} {mode}', jobs=jobs).tasks.trainers
-        [(top_1, _, num_images)] = chief.lines(ACCURACY)
-        assert top_1 == f'{10 / 13:.4f}'
-        assert int(num_images) % (13 * num_towers) == 0
-        checkpoint = re.escape(f'{tmp_path}/train/model.ckpt-41')
-        assert len(chief.lines(f'weights of step 41: {checkpoint}$')) == 1
-        assert not any(worker.lines(ACCURACY) for worker in others)
+    # Each batch has each image once. Workers share the steps: one may take all of a few.
+    steps = '--forward_only --batch_size=13 --num_batches=200'
+    chief, other = run(f'{flags} {steps} {PS}', jobs={'ps': 1}).tasks.trainers
+    [(top_1, _, num_images)] = chief.lines(ACCURACY)
+    assert top_1 == f'{10 / 13:.4f}'
+    assert int(num_images) % 13 == 0
+    checkpoint = re.escape(f'{tmp_path}/train/model.ckpt-41')
+    assert len(chief.lines(f'weights of step 41: {checkpoint}$')) == 1
+    assert not other.lines(ACCURACY)
 
 
 def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batch(tmp_path):

@@ -101,13 +101,11 @@ REPLICATED = '--variable_update=replicated'
         (16, f'{REPLICATED} --variable_consistency=relaxed --local_parameter_device=cpu', 8),
         (8, f'{REPLICATED} --hierarchical_copy --exchange_only', 8),
         (7, REPLICATED, 0),
-        (8, f'{REPLICATED} --gradient_repacking=0', 0),
         (8, f'{REPLICATED} --gradient_repacking=3', 3),
         (8, f'{REPLICATED} --all_reduce_spec=psgpu', 0),
         (8, f'{REPLICATED} --agg_small_grads_max_bytes=4096', 0),
         # One tensor would become eight.
         (8, f'{REPLICATED} --exchange_only --exchange_bytes=4096', 0),
-        (8, f'{REPLICATED} --forward_only', 0),
         (8, f'{REPLICATED} --device=cpu', 0),
         (8, '--variable_update=parameter_server', 0),
     ],
