@@ -68,14 +68,6 @@ def test_only_the_chief_writes_files_that_any_task_could_write(tmp_path):
 
 
 @pytest.mark.unit
-def test_the_callers_own_cluster_is_hidden_from_the_processes():
-    ranks = {'SLURM_PROCID': '3', 'OMPI_COMM_WORLD_RANK': '1', 'PMI_RANK': '1', 'PMIX_RANK': '0'}
-    environ = {'PATH': '/bin', 'http_proxy': 'http://proxy'}
-    for command in make_commands([], SERVED, {**ranks, 'TF_CONFIG': '{}', **environ}):
-        assert command.env == environ
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize(('gpus', 'expected'), [('2,3', '2,3'), (None, '0,1,2,3')])
 def test_a_controller_keeps_the_gpus_of_its_host_and_a_worker_sees_its_own(gpus, expected):
     worker = replace(CONTROLLED[0], gpus=gpus)

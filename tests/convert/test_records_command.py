@@ -53,18 +53,6 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(photos, tm
     assert sorted(passed_over) == ['1', '1', '2']
 
 
-def test_the_summary_of_a_split_has_both_subsets(photos, tmp_path, capfd):
-    write_files(tmp_path / 'photos/owl', {'1.jpg': encoded(picture())})
-    for name in ('bird', 'cat', 'zebra'):
-        (tmp_path / 'photos' / name).symlink_to(photos / name)
-    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=2', '--validation=0.25')
-    train, validation = capfd.readouterr().out.split('validation: ')
-    assert numbers_in(train, 'train: ')[:3] == ['19', '4', '2']
-    assert validation.startswith('6 images of 3 classes in 1 shard ')
-    assert 'owl' not in train
-    assert numbers_in(validation, 'classes without an image', 'owl') == ['1']
-
-
 def test_images_of_other_formats_are_converted_or_named(tmp_path, capfd):
     frames = encoded(picture(), 'GIF', save_all=True, append_images=[picture(mode='L')])
     files = {'a/1.gif': frames, 'a/2.WEBP': encoded(picture(), 'WEBP')}

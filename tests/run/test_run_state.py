@@ -119,7 +119,6 @@ def test_any_mode_goes_on_from_a_checkpoint_of_the_first_mode_and_saves_the_same
 @pytest.mark.parametrize(
     ('flags', 'warns'),
     [
-        ('--batch_size=6', False),
         ('--batch_size=4 --num_gpus=2 --piecewise_learning_rate_schedule=0.1;2;0.01', True),
         ('--batch_size=8 --eval_during_training_at_specified_epochs=9', True),
         ('--batch_size=12 --piecewise_learning_rate_schedule=0.1;2;0.01', False),
