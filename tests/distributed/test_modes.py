@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -60,17 +59,12 @@ FRESH = {'replicated-2': ['worker 1'], 'collective': ['worker 1']}
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run.
-
-    start: the checkpoint that it continued from.
-    graph: the graph of the chief's step.
-    """
+    """A finished run; `start` is the checkpoint that it continued from."""
 
     row: Row
     tasks: Tasks
     train_dir: Path
     start: str | None
-    graph: tf.GraphDef
 
     @property
     def step_lines(self) -> list[list[tuple[int, float, float]]]:
@@ -102,11 +96,9 @@ def finish(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished
             controllers=controllers,
             fresh=FRESH.get(name, ()),
         ) as tasks:
-            tasks.trainers[0].argv.append(f'--graph_file={folder}/graph.pb')
             tasks.start()
             tasks.assert_end(0)
-        graph = tf.GraphDef.FromString((folder / 'graph.pb').read_bytes())
-        return Finished(row, tasks, folder / 'train', start, graph)
+        return Finished(row, tasks, folder / 'train', start)
 
     return run
 
@@ -147,31 +139,6 @@ def test_without_the_images_of_the_second_worker_the_steps_differ():
         value = expected.after[name]
         moved = np.linalg.norm(value - expected.before[name])
         assert np.linalg.norm(partial.after[name] - value) > 0.5 * moved, name
-
-
-@pytest.mark.parametrize('name', ['ps-2', 'replicated-2'])
-def test_a_worker_reads_each_variable_from_its_server_and_pushes_its_gradient_there(finished):
-    """This also holds if all processes are on one host, so modes can be compared there."""
-
-    def size(shape: Any) -> int:
-        return int(np.prod([dimension.size for dimension in shape.dim], dtype=int))
-
-    nodes = {node.name: node for node in finished.graph.node}
-    assert 'PyFunc' not in {node.op for node in nodes.values()}
-    reads = {}
-    for node in nodes.values():
-        for name in node.input if '/job:worker' in node.device else []:
-            source = nodes[name.lstrip('^').partition(':')[0]]
-            if '^' not in name and source.op == 'ReadVariableOp' and '/job:ps' in source.device:
-                reads[source.name] = size(source.attr['_output_shapes'].list.shape[0])
-    pushed = [node for node in nodes.values() if node.op == 'ResourceAccumulatorApplyGradient']
-    into = [nodes[node.input[0]] for node in pushed]
-    assert {node.op for node in into} == {'ResourceConditionalAccumulator'}
-    assert all('/job:ps' in node.device for node in (*pushed, *into))
-    weights = finished.expected().after
-    num_weights = sum(weights[name].size for name in model_names(weights))
-    assert sum(size(node.attr['shape'].shape) for node in into) == num_weights
-    assert sum(reads.values()) >= num_weights
 
 
 @pytest.mark.parametrize('name', ['ps-2'])
