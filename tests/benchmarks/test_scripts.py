@@ -9,10 +9,8 @@ import tensorflow.compat.v1 as tf
 
 from models.catalog import read_costs
 from models.registry import MODELS
-from tests.support.images import encoded, example, write_shard
 from tests.support.programs import ROOT
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
@@ -51,19 +49,6 @@ def test_a_network_written_by_hand_has_the_parameters_of_the_model(model):
     ]
     parameters, _ = read_costs()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
-
-
-def test_the_plain_pipeline_makes_batches_of_records(tmp_path):
-    from benchmarks.peers.plain_tensorflow import make_pipeline
-
-    pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
-    examples = [example(encoded(pixels), label) for label in range(8)]
-    write_shard(tmp_path / shard_name('train', 0, 1), examples)
-    with tf.Graph().as_default(), tf.Session() as session:
-        images, labels = session.run(make_pipeline(str(tmp_path), 4)())
-    assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
-    assert -1 <= images.min() < images.max() <= 1
-    assert {*labels} < {*range(8)}
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'vit_b16', 'vit_s16'])

@@ -16,35 +16,11 @@ from tests.support.outputs import check_line
 from tf_cnn.cli import cluster as cluster_command
 from tf_cnn.launch.commands import make_commands
 from tf_cnn.launch.hosts import ClusterTask, reserve_addresses, share_cores
-from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.plan.parsing import parse_argv
 
 SERVED = [ClusterTask('ps', 0, 'p:1'), ClusterTask('worker', 0, 'a:1')]
 SERVED += [ClusterTask('worker', 1, 'b:1')]
 CONTROLLED = [*SERVED[1:], ClusterTask('controller', 0, 'c:1')]
-
-
-@pytest.mark.unit
-@pytest.mark.parametrize(
-    ('mode', 'tasks', 'servers'),
-    [
-        ('parameter_server', SERVED, ['ps 0']),
-        ('distributed_all_reduce', CONTROLLED, ['worker 0', 'worker 1']),
-    ],
-)
-def test_each_process_gets_its_task_and_the_cluster(mode, tasks, servers):
-    flags = ['--model=lenet', '--device=cpu', f'--variable_update={mode}']
-    commands = make_commands(flags, tasks, {})
-    assert [command.name for command in commands if command.is_server] == servers
-    chief = 'worker 0' if mode == 'parameter_server' else 'controller 0'
-    assert [command.name for command in commands if command.has_result] == [chief]
-    for command, task in zip(commands, tasks, strict=True):
-        params = parse_argv(command.argv[2:]).params
-        assert params.run.model == 'lenet'
-        cluster = find_cluster(params, {})
-        assert cluster is not None
-        assert str(cluster.own_task) == f'{command.name} ({task.address})'
-        assert [task.host for task in cluster.tasks] == [task.address for task in tasks]
 
 
 @pytest.mark.unit
