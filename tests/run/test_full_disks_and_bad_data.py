@@ -21,7 +21,6 @@ from tests.support.images import encoded, example, header_of, write_shard
 from tests.support.outputs import check_error, check_line, failed
 from tests.support.programs import run, run_main
 from tests.support.runs import make_benchmark
-from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.shard_faults import explain_fault
@@ -40,12 +39,6 @@ def test_summaries_that_cannot_be_written_end_the_run(tmp_path):
     with file_size_limit(30_000):
         _, err = run_main(*flags.split(), f'--train_dir={tmp_path}', code=1)
     check_error(err, f'--train_dir={tmp_path}')
-
-
-def test_scalars_that_cannot_be_written_are_named(tmp_path):
-    (tmp_path / 'evaluated').mkdir()
-    with file_size_limit(50), failed(f'--eval_dir={tmp_path}/evaluated'):
-        write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
 
 
 def test_records_fails_if_its_shards_do_not_fit_on_the_disk(tmp_path):
