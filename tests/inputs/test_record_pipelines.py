@@ -109,16 +109,6 @@ def test_labels_arrive_with_their_own_images(shards, pixels, pipeline, normalize
         np.testing.assert_allclose(images, expected[labels], atol=1e-5)
 
 
-@pytest.mark.parametrize('options', [EVALUATION, replace(TRAINING, distortions=True)])
-def test_the_graph_does_not_grow_with_the_batch(shards, options):
-    def op_types(batch_size: int) -> Counter[str]:
-        with tf.Graph().as_default() as graph:
-            RecordPipeline(InputConfig(shards, cpus(2), batch_size, NUM_CLASSES, options))
-            return Counter(op.type for op in graph.get_operations())
-
-    assert op_types(4) == op_types(8)
-
-
 @pytest.mark.parametrize('on_device', [False, True])
 def test_bytes_are_staged_if_the_device_normalises_them(shards, on_device):
     config = InputConfig(shards, cpus(2), 4, NUM_CLASSES, EVALUATION)

@@ -203,8 +203,6 @@ def test_flags_limit_the_number_of_images(flags, num_images, trained, digits):
     ('flags', 'num_examples', 'num_passes'),
     [
         ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH, None),
-        ('--num_batches=2', 2 * BATCH, None),
-        ('--num_epochs=0.5', None, 0.5),
         ('--num_eval_epochs=0.5 --num_batches=1', None, 0.5),
     ],
 )

@@ -20,7 +20,7 @@ from models.registry import MODELS, register_model
 from tests.support.outputs import check_warning
 from tests.support.runs import BenchmarkRun, run_benchmark, values_in
 from tf_cnn.graph.event_files import write_scalars
-from tf_cnn.results.benchmark_log import append_metric, run_info
+from tf_cnn.results.benchmark_log import append_metric
 
 pytestmark = pytest.mark.graph
 
@@ -300,22 +300,6 @@ def test_a_second_run_appends_its_numbers(tmp_path):
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 
 
-def test_the_log_describes_the_gpus_and_has_only_finite_numbers(tmp_path):
-    gpus, cpu = [{'name': 'A'}, {'name': 'A'}], 'Intel(R) Xeon(R) CPU @ 2.20GHz'
-    info = run_info(
-        model='m',
-        data_set='d',
-        flags={'rate': 0.5, 'none': None},
-        test_id=None,
-        machine={'num_cores': 96, 'memory_bytes': 10, 'gpus': gpus, 'cpu_model': cpu},
-        environment={'TF_B': '1', 'TF_A': '0', 'OMP_NUM_THREADS': '2'},
-        tensorflow_version='2',
-        tensorflow_git='g',
-        available_memory=None,
-    )
-    assert info['machine_config']['cpu_info']['mhz_per_cpu'] == 2200
-    assert info['machine_config']['gpu_info'] == {'count': 2, 'model': 'A'}
-    assert [row['name'] for row in info['tensorflow_environment_variables']] == ['TF_A', 'TF_B']
-    assert info['run_parameters'] == [{'name': 'rate', 'float_value': 0.5}]
+def test_the_log_has_only_finite_numbers(tmp_path):
     append_metric(str(tmp_path), 'loss', float('nan'), 1)
     assert lines_of(tmp_path / 'metric.log')[0]['value'] is None
