@@ -147,17 +147,7 @@ def test_the_flags_of_the_subcommand_take_effect(capsys, monkeypatch, tmp_path):
 # ---- GPUs: each worker sees its own, and nobody else any -----------------------------------------
 
 
-@pytest.fixture
-def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with four GPUs; in place of the benchmark, a program prints its visible GPUs."""
-    use_pynvml(monkeypatch, tmp_path, 4)
-    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
-    sees = "print(1); print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
-    replace_program(tmp_path, monkeypatch, sees)
-
-
 @pytest.mark.distributed
-@pytest.mark.usefixtures('four_gpus')
 @pytest.mark.parametrize(
     ('flag', 'expected'),
     [
@@ -171,7 +161,11 @@ def four_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_the_processes_see_their_gpus(flag, expected, capsys, monkeypatch):
+def test_the_processes_see_their_gpus(flag, expected, capsys, monkeypatch, tmp_path):
+    use_pynvml(monkeypatch, tmp_path, 4)
+    monkeypatch.delenv('CUDA_VISIBLE_DEVICES', raising=False)
+    sees = "print(1); print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), file=sys.stderr)"
+    replace_program(tmp_path, monkeypatch, sees)
     # The variables of an outer job do not concern these processes.
     monkeypatch.setenv('SLURM_GPUS_ON_NODE', '1')
     monkeypatch.setenv('SLURM_GPUS_PER_TASK', '1')

@@ -145,30 +145,20 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 """
 
 
-def write_bars(folder: Path, num_wrong_labels: int = 0) -> str:
-    """Writes a user's model, and images of four classes that it learns; returns the flags of its
-    runs.
-
-    num_wrong_labels: of the 13 validation images.
-    """
-    images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
-    for image, label in zip(images, labels, strict=True):
-        image[8 * label : 8 * label + 8] = 255
-    write_cifar(folder, images, labels)
-    labels[:num_wrong_labels] = (labels[:num_wrong_labels] + 1) % 4
-    # Several towers cannot divide these into full batches.
-    write_cifar(folder, images[:13], labels[:13], 'validation')
-    (folder / 'own.py').write_text(USER_MODEL)
-    return (
-        f'--model=own --model_file={quoted(folder)}/own.py --data_dir={quoted(folder)} '
-        '--device=cpu --num_warmup_batches=1 --augmentation=none'
-    )
-
-
 def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_the_accuracy(
     tmp_path,
 ):
-    flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={quoted(tmp_path)}/train'
+    # Images of four classes that a model learns. Of the validation images three have wrong labels.
+    images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
+    for image, label in zip(images, labels, strict=True):
+        image[8 * label : 8 * label + 8] = 255
+    write_cifar(tmp_path, images, labels)
+    labels[:3] = (labels[:3] + 1) % 4
+    write_cifar(tmp_path, images[:13], labels[:13], 'validation')
+    (tmp_path / 'own.py').write_text(USER_MODEL)
+    folder = quoted(tmp_path)
+    flags = f'--model=own --model_file={folder}/own.py --data_dir={folder} --device=cpu'
+    flags += f' --num_warmup_batches=1 --augmentation=none --train_dir={folder}/train'
     run(f'{flags} --batch_size=10 --num_batches=40')
     # Each batch has each image once. Workers share the steps: one may take all of a few.
     steps = '--forward_only --batch_size=13 --num_batches=200'

@@ -11,7 +11,6 @@ import tensorflow.compat.v1 as tf
 from models.registry import register_model
 from preprocessing import ImageOptions
 from tests.step.gpu_graphs import (
-    GpuGraph,
     build_on_gpus,
     crossings,
     is_on_gpu,
@@ -173,15 +172,6 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step():
     assert is_on_gpu(condition)
 
 
-def loop_of(gpu_graph: GpuGraph) -> GpuGraph:
-    """Returns the graph with the ops of a session call that takes several steps."""
-    with gpu_graph.graph.as_default():
-        loop = GraphLoop(gpu_graph.step_graph.fetches)
-    return replace(
-        gpu_graph, step=frozenset(needed_by([value.op for value in loop.values.values()]))
-    )
-
-
 ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'steps_per_run': 9}
 
 
@@ -196,7 +186,11 @@ ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'step
     ids=str,
 )
 def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags, tmp_path):
-    loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
+    gpu_graph = build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags)
+    with gpu_graph.graph.as_default():
+        values = GraphLoop(gpu_graph.step_graph.fetches).values.values()
+    # The ops of a session call that takes several steps.
+    loop = replace(gpu_graph, step=frozenset(needed_by([value.op for value in values])))
     # It comes once for all steps, and their values are fetched after the last step.
     assert crossings(loop.step) == ['num_steps:0']
     assert {op.device for op in loop.step} == {'/device:GPU:0'}
