@@ -47,7 +47,7 @@ SAME_TABLES = {
         pytest.param(
             row,
             marks=pytest.mark.all_modes
-            if row['model'] in {'nasnet', 'nasnetlarge', *SAME_TABLES}
+            if row['model'] in {'nasnetlarge', *SAME_TABLES}
             else (),
         )
         for row in read_rows('published_costs.csv')
