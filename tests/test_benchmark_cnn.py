@@ -1,7 +1,6 @@
 """BenchmarkCNN, called from Python in one process."""
 
 import io
-import json
 import re
 import signal
 import sys
@@ -15,34 +14,14 @@ from benchmark_cnn import BenchmarkCNN
 from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.outputs import check_warning, failed, refused
-from tests.support.programs import run_python
 from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.plan.parsing import make_params
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
-from tf_cnn.results.sections import Phase
 from tf_cnn.system.signals import Stopped
 from tf_cnn.training.checkpoint_files import has_training_ended, latest_checkpoint
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
-
-
-def test_a_result_has_every_step_and_converts_to_text_and_json():
-    result = run_benchmark('--num_gpus=2 --batch_size=8').result
-    steps = result.steps
-    assert (steps.phase, steps.index) == ([Phase.WARMUP, *[Phase.TIMED] * 3], [1, 1, 2, 3])
-    assert min(steps.seconds) > 0
-    assert result.run.global_batch_size == 16
-    # The total includes the time between the steps.
-    wall = steps.start[-1] + steps.seconds[-1] - steps.start[1]
-    assert result.images_per_second == pytest.approx(3 * 16 / wall, rel=1e-4)
-    assert result.images_per_second < 3 * 16 / sum(steps.seconds[1:])
-    assert result.is_complete
-    lines = repr(result).splitlines()
-    assert len(lines) == 5
-    assert f'{result.images_per_second:.2f} images/sec' in lines[3]
-    document = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert document['workers'][0]['steps']['seconds'] == steps.seconds
 
 
 def test_runs_in_one_process_do_not_disturb_each_other():
@@ -131,13 +110,3 @@ def test_a_signal_ends_a_run_between_two_steps_and_saves_a_checkpoint(number, tm
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     after = losses('--num_batches=1 --num_warmup_batches=0', train_dir=tmp_path)
     assert after[0] == pytest.approx(losses(num_batches=2)[2], rel=1e-5)
-
-
-def test_tensorflow_starts_without_notices_from_python():
-    code = (
-        'from tf_cnn_benchmarks import BenchmarkCNN, make_params\n'
-        'few = {"batch_size": 1, "num_batches": 1, "num_warmup_batches": 0}\n'
-        'BenchmarkCNN(make_params(model="trivial", **few)).run()'
-    )
-    err = run_python(code, TF_CPP_MIN_LOG_LEVEL=None).err
-    assert not re.search('^[IWE][0-9]{4} ', err, re.MULTILINE)

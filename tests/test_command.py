@@ -60,13 +60,6 @@ def test_commands_without_a_run_import_no_tensorflow_and_change_no_variables():
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize('word', ['-h', '--help', '--helpfull', '-help'])
-def test_help_is_printed_even_if_another_flag_is_wrong(word):
-    out, _ = run_main('--nonsense', word)
-    assert '--batch_size=VALUE' in out
-
-
-@pytest.mark.unit
 @pytest.mark.parametrize(
     ('argv', 'facts'),
     [
@@ -93,13 +86,6 @@ def test_independent_mistakes_have_a_line_each():
     facts = ('--batchsize', '--num_batches=0', '--optimizer=')
     for line, fact in zip(err.splitlines(), facts, strict=True):
         check_error(line, fact)
-
-
-@pytest.mark.unit
-def test_verbose_adds_the_traceback():
-    _, err = run_main('--verbose', '--batch_size=x', code=2)
-    assert err.startswith('Traceback (most recent call last):\n')
-    check_error(err, ': --batch_size=x')
 
 
 @pytest.mark.unit

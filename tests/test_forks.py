@@ -1,6 +1,5 @@
 """A forked process of the tests runs a script as a new Python does."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,16 +52,3 @@ def test_a_fork_has_the_environment_and_the_exit_code_of_a_new_python(
     fork = outcome(fresh=False)
     assert fork == outcome(fresh=True)
     assert fork[0] == exit_code
-
-
-def test_forks_differ_in_their_random_numbers(tmp_path):
-    script = tmp_path / 'script.py'
-    script.write_text('import random, numpy; print(random.random(), numpy.random.random())')
-    outputs = set()
-    for number in range(2):
-        folder = Path(tmp_path / str(number))
-        folder.mkdir()
-        with launched([PROGRAM[0], str(script)], folder) as process:
-            assert process.has_ended()
-        outputs |= {*process.out.split()}
-    assert len(outputs) == 4

@@ -302,7 +302,3 @@ def test_python_code_uses_the_package_and_may_spawn_processes(binaries, hostile,
     for code in (f'import errors; {ours}', f'{ours}; import errors'):
         command = [binaries / 'python', '-c', f'{code}; print(errors.__file__)']
         assert output_of(command, tmp_path, hostile) == f'{tmp_path / "errors.py"}\n'
-
-
-def test_a_checkout_runs_beside_foreign_modules_of_the_same_names(hostile, tmp_path):
-    assert '--variable_update' in output_of([*PROGRAM, '--help'], tmp_path, hostile)

@@ -23,12 +23,11 @@ from preprocessing import (
     random_window,
     resize_and_distort,
 )
-from tests.support.graphs import cpus, evaluate, open_session
+from tests.support.graphs import evaluate, open_session
 from tests.support.images import NO_BOXES, encoded, example
 from tests.support.outputs import check_line
 from tf_cnn.inputs.catalog import ML_PERF, PREPROCESSORS
 from tf_cnn.inputs.pipeline import for_each_image
-from tf_cnn.inputs.validation import ValidationInput
 
 pytestmark = pytest.mark.graph
 
@@ -267,7 +266,6 @@ def test_options_that_make_no_sense_are_refused():
 
 LEVELS = np.arange(256, dtype=np.uint8).repeat(3).reshape(4, 8, 8, 3)
 WITHOUT_MEANS = LEVELS - np.array([123.68, 116.78, 103.94])
-PLAIN = PREPROCESSORS['official_models_imagenet']
 
 
 @pytest.mark.parametrize('row', [*PREPROCESSORS.values(), ML_PERF], ids=lambda row: row.name)
@@ -276,16 +274,3 @@ def test_pixels_become_the_numbers_of_numpy(row):
     expected = LEVELS / 127.5 - 1 if row.name == 'default' else WITHOUT_MEANS
     assert pixels.dtype == np.float32
     np.testing.assert_allclose(pixels, expected, atol=1e-5)
-
-
-def test_evaluations_normalise_in_the_same_way():
-    with tf.Graph().as_default(), open_session() as session:
-        examples = tf.data.Dataset.from_tensor_slices((LEVELS, np.arange(4, dtype=np.int32)))
-        pipeline = ValidationInput(cpus(1), 4, lambda: examples, Scale(PLAIN.factor, PLAIN.offsets))
-        session.run(pipeline.initializers)
-        pixels = session.run(pipeline.tower_batch(0).images)
-    np.testing.assert_allclose(pixels, WITHOUT_MEANS, atol=1e-5)
-
-
-def test_the_official_models_cut_the_middle_out_of_256_pixels():
-    assert PLAIN.shorter_side == 256

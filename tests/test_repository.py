@@ -10,8 +10,6 @@ import pytest
 import yaml
 
 from tests.support.programs import ROOT
-from tf_cnn.cli.doctor import DECLARATION
-from tf_cnn.flags.spec import specs_of
 from tf_cnn.results import VERSION
 
 pytestmark = pytest.mark.unit
@@ -81,14 +79,6 @@ def test_continuous_integration_runs_commands_that_exist():
     assert targets
     makefile = (ROOT / 'Makefile').read_text()
     assert [target for target in targets if f'\n{target}:' not in makefile] == []
-
-
-def test_the_form_for_bugs_asks_for_the_output_of_doctor():
-    form = yaml.safe_load((ROOT / '.github' / 'ISSUE_TEMPLATE' / 'bug.yml').read_text())
-    fields = {part['id']: part for part in form['body']}
-    assert 'doctor --json' in fields['doctor']['attributes']['label']
-    assert 'json' in specs_of(DECLARATION.options)
-    assert fields['doctor']['validations']['required']
 
 
 def test_the_citation_has_the_version():

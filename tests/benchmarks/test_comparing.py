@@ -1,13 +1,11 @@
 """The scripts in benchmarks/ compare pairs of commands; peers print their rates."""
 
-import re
 import time
 from argparse import Namespace
 
 import pytest
 
-from benchmarks.comparing import TOTAL, compare_pairs
-from benchmarks.peers.measuring import make_parser, run_steps
+from benchmarks.comparing import compare_pairs
 from benchmarks.start_time import run_to_first_step
 from tests.support.outputs import check_line
 from tf_cnn.results.collection import collect
@@ -32,21 +30,6 @@ def test_each_pair_is_compared_also_after_one_that_fails(tmp_path, capsys):
     args.rounds = 1
     assert compare_pairs(commands, [('b', 'a'), ('a', 'b')], args) == 2
     check_line(capsys.readouterr().err, '--rounds=1', 'at least 3')
-
-
-def test_a_peer_prints_the_rate_of_its_timed_steps(capsys):
-    args = make_parser('A peer.').parse_args(['--batch_size=4', '--num_batches=5'])
-    seconds = iter([0.2, 0.2, *[0.01] * 5])
-
-    def step() -> float:
-        time.sleep(next(seconds))
-        return 0.5
-
-    run_steps(args, 'Other software 1.0', step)
-    out = capsys.readouterr().out
-    assert 'Other software 1.0: loss 0.500' in out
-    (rate,) = re.findall(TOTAL, out)
-    assert 100 < float(rate) <= 400
 
 
 def test_a_command_ends_at_its_first_step():

@@ -42,12 +42,6 @@ def test_missing_results_are_measured_by_the_commands_of_the_pages(tmp_path):
         assert {f'--output={folder}', '--repeats=3', '--model=lenet'} <= {*words}
 
 
-def test_a_sweep_that_lacks_results_goes_on_by_its_command(results):
-    (results / SWEEPS[0] / 'results/replicated.1.json').unlink()
-    (command,) = figures.missing_commands(results)
-    assert f'--output={SWEEPS[0]}' in command
-
-
 def test_the_pictures_are_those_of_the_pages(results, tmp_path):
     if not any(map(shutil.which, figures.BROWSERS)):
         pytest.skip('there is no browser: apt-get install chromium chromium-driver')

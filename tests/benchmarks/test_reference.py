@@ -75,12 +75,6 @@ def test_the_page_has_a_table_for_each_machine(tmp_path, empty):
     assert float(cells[5]) == pytest.approx(100 * flops / 2e9, rel=0.01)
 
 
-@pytest.mark.parametrize('name', ['', '../there', 'Two Cores'])
-def test_a_name_that_is_no_plain_word_is_refused(name, empty):
-    with pytest.raises(UsageError, match='--name='):
-        reference.add_results('mine', name)
-
-
 def test_incomplete_results_are_no_reference(tmp_path, empty):
     write_sample(tmp_path / 'mine' / 'a.json', complete=False)
     with pytest.raises(UsageError, match='some cases failed'):

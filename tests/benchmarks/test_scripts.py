@@ -1,22 +1,16 @@
 """The scripts of benchmarks/: each has help, and peers have the network of this program."""
 
-import functools
 import runpy
 import sys
-from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 from models.catalog import read_costs
-from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
-from tests.support.images import encoded, example, write_shard
 from tests.support.programs import ROOT
 from tf_cnn.inputs.data_sets import DATA_SETS
-from tf_cnn.inputs.layout import shard_name
 
 pytestmark = pytest.mark.graph
 
@@ -39,55 +33,22 @@ def test_a_script_has_help(path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'lenet', 'trivial'])
-def test_a_network_written_by_hand_has_the_layers_and_parameters_of_the_model(model):
+def test_a_network_written_by_hand_has_the_parameters_of_the_model(model):
     from benchmarks.peers.plain_networks import NETWORKS, Layers
-
-    def layers_of(graph):
-        """Counts the layers without products in the graph; batch norm with its epsilon."""
-        types = 'Relu MaxPool AvgPool BiasAdd FusedBatchNormV3 RandomUniform Mean SelectV2'
-        return Counter(
-            (op.type, op.get_attr('epsilon') if 'Norm' in op.type else None)
-            for op in graph.get_operations()
-            if op.type in types.split() and 'initial' not in op.name.lower()
-        )
-
-    def products_of(graph):
-        """Counts the convolutions and matrix products by the shapes of kernel and result."""
-        ops = [op for op in graph.get_operations() if op.type in ('Conv2D', 'MatMul')]
-        return Counter((str(op.inputs[1].shape), str(op.outputs[0].shape)) for op in ops)
 
     network, facts = NETWORKS[model], MODELS.find_model(model)
     num_classes = DATA_SETS[facts.data_set].num_classes
     assert (network.image_size, network.num_classes) == (facts.image_size, num_classes)
     shape = [2, facts.image_size, facts.image_size, 3]
-    with tf.Graph().as_default() as by_hand:
+    with tf.Graph().as_default():
         layers = Layers(is_training=True)
         logits = network.build(layers, tf.placeholder(tf.bfloat16, shape), num_classes)
-    with tf.Graph().as_default() as ours:
-        images, variables = tf.placeholder(tf.float32, shape), PlaceholderVariables()
-        options: dict[str, Any] = {'is_training': True, 'dtype': tf.bfloat16}
-        build_network(facts.network, images, num_classes, variables, 'NHWC', **options)
     assert (logits.shape.as_list(), logits.dtype) == ([2, num_classes], tf.bfloat16)
-    assert products_of(by_hand) == products_of(ours)
-    assert layers_of(by_hand) == layers_of(ours)
     sizes = [
         int(np.prod(variable.shape.as_list())) for variable in (*layers.kernels, *layers.vectors)
     ]
     parameters, _ = read_costs()[model, facts.data_set, facts.image_size]
     assert sum(sizes) == parameters
-
-
-def test_the_plain_pipeline_makes_batches_of_records(tmp_path):
-    from benchmarks.peers.plain_tensorflow import make_pipeline
-
-    pixels = np.linspace(0, 255, 40 * 50 * 3).reshape([40, 50, 3]).astype(np.uint8)
-    examples = [example(encoded(pixels), label) for label in range(8)]
-    write_shard(tmp_path / shard_name('train', 0, 1), examples)
-    with tf.Graph().as_default(), tf.Session() as session:
-        images, labels = session.run(make_pipeline(str(tmp_path), 4)())
-    assert (images.shape, images.dtype, labels.dtype) == ((4, 227, 227, 3), np.float32, np.int32)
-    assert -1 <= images.min() < images.max() <= 1
-    assert {*labels} < {*range(8)}
 
 
 @pytest.mark.parametrize('model', ['resnet50', 'vit_b16', 'vit_s16'])
@@ -97,21 +58,6 @@ def test_a_network_of_pytorch_has_as_many_parameters_as_the_model(model):
 
     parameters, _ = read_costs()[model, 'imagenet', 224]
     assert sum(parameter.numel() for parameter in NETWORKS[model]().parameters()) == parameters
-
-
-def test_digits_are_written_as_the_files_of_mnist(tmp_path):
-    from benchmarks.sample_digits import write_mnist
-    from tf_cnn.inputs.array_files import load_arrays
-
-    assert write_mnist(tmp_path / 'mnist') == 1797
-    images, labels = load_arrays('mnist', str(tmp_path / 'mnist'), 'train')
-    held_out, _ = load_arrays('mnist', str(tmp_path / 'mnist'), 'validation')
-    assert images.shape == (1438, 28, 28, 1)
-    assert held_out.shape == (359, 28, 28, 1)
-    assert {*labels.tolist()} == {*range(10)}
-    # A digit lies in the middle of a black image.
-    assert not images[:, :4].any()
-    assert images[:, 4:-4, 4:-4].max() == 255
 
 
 @pytest.mark.usefixtures('forget_models')
@@ -124,23 +70,3 @@ def test_the_articles_network_has_the_parameters_of_its_tutorial():
     assert facts.image_size == 28
     # Two convolutions of 5x5, two dense layers, with biases.
     assert model_cost(facts)[0] == 832 + 51_264 + 3_212_288 + 10_250
-
-
-def test_a_small_network_learns_from_resident_data_with_each_input_method(monkeypatch):
-    from benchmarks import resident_data
-
-    # A buffer of 1,000,000 examples takes seconds to fill.
-    large_buffer = functools.partial(resident_data.tf_data, buffer=100_000)
-    methods = {**resident_data.INPUT_METHODS, 'tf.data, buffer of 1,000,000': large_buffer}
-    monkeypatch.setattr(resident_data, 'INPUT_METHODS', methods)
-    data = resident_data.make_data(4096)
-    experiment = resident_data.Experiment(data, batch_size=64, num_batches=120)
-    trained = {name: resident_data.train(name, experiment) for name in resident_data.INPUT_METHODS}
-    for name, training in trained.items():
-        assert training['loss after'] < training['loss before'] / 2, name
-    # The loop takes the same steps.
-    assert trained['device, loop in the graph']['loss after'] == trained['device']['loss after']
-    assert trained['feed_dict, drawn before']['loss after'] == trained['feed_dict']['loss after']
-    # Filling the buffer is preparation, not part of the steps.
-    small, large = trained['tf.data, buffer of 1,000'], trained['tf.data, buffer of 1,000,000']
-    assert 0 < 3 * small['s of preparation'] < large['s of preparation']

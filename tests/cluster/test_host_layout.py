@@ -26,10 +26,6 @@ def test_hosts_may_have_slots_users_and_ipv6_addresses():
     }
 
 
-def test_a_list_of_hosts_may_end_with_a_comma():
-    assert read_hosts_flag('a:2, b:4, ') == {'a': 2, 'b': 4}
-
-
 def test_host_files_of_other_launchers_are_read(tmp_path):
     path = tmp_path / 'hosts'
     for text, expected in (

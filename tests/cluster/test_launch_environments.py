@@ -29,14 +29,39 @@ pytestmark = pytest.mark.unit
 HOSTS_TO_WRITE = ('--ps_hosts=HOST:PORT', '--worker_hosts=HOST:PORT')
 
 
+CONTROLLED = {'variable_update': 'distributed_all_reduce'}
+CONTROLLER_FLAGS = ('--controller_host=', '--worker_hosts=')
+NOT_IN_BLOCKS = ('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE)
+# Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
+CYCLIC = {'SLURMD_NODENAME': 'gpu01', 'SLURM_LOCALID': '1', 'SLURM_DISTRIBUTION': 'cyclic'}
+
+
 @pytest.mark.parametrize(
-    ('rank', 'environ'),
-    [('SLURM_PROCID=0', slurm_step(0)), ('OMPI_COMM_WORLD_RANK=1', open_mpi(1, 4, 1))],
+    ('environ', 'flags', 'facts'),
+    [
+        # Ranks alone do not show where a controller is.
+        (slurm_step(0), CONTROLLED, ('SLURM_PROCID=0', *CONTROLLER_FLAGS)),
+        (open_mpi(1, 4, 1), CONTROLLED, ('OMPI_COMM_WORLD_RANK=1', *CONTROLLER_FLAGS)),
+        (
+            slurm_step(3, **CYCLIC),
+            {},
+            ('gpu01 with 3, gpu02 with 1, gpu03 with 1', *NOT_IN_BLOCKS[1:]),
+        ),
+        # The task is not where its rank says.
+        (slurm_step(1, SLURMD_NODENAME='gpu02'), {}, NOT_IN_BLOCKS),
+        (slurm_step(1, SLURM_LOCALID='2'), {}, NOT_IN_BLOCKS),
+        (slurm_step(1, SLURM_STEP_NUM_TASKS='6'), {}, NOT_IN_BLOCKS),
+        (slurm_step(1, SLURM_STEP_NODELIST='gpu[01-02]'), {}, NOT_IN_BLOCKS),
+        (slurm_step(1, SLURM_STEP_TASKS_PER_NODE=''), {}, NOT_IN_BLOCKS),
+        (slurm_step(1, SLURM_PROCID='5'), {}, ('SLURM_PROCID=5', 'NUM_TASKS=5', '--task_index')),
+        (slurm_step(1, SLURM_PROCID='x'), {}, ('SLURM_PROCID=x', '--job_name', '--task_index')),
+        # At least one rank must be a worker.
+        (slurm_step(0), {'num_ps': 5}, ('--num_ps=5', 'SLURM_STEP_NUM_TASKS=5', '--num_ps=4')),
+    ],
 )
-def test_ranks_alone_do_not_show_where_a_controller_is(rank, environ):
-    mode = 'distributed_all_reduce'
-    with refused(rank, f'--variable_update={mode}', '--controller_host=', '--worker_hosts='):
-        find(environ, variable_update=mode)
+def test_ranks_that_cannot_be_tasks_are_refused(environ, flags, facts):
+    with refused(*facts):
+        find(environ, **flags)
 
 
 def test_a_process_that_was_started_alone_is_in_no_cluster():
@@ -85,29 +110,9 @@ def test_jobs_in_a_row_and_steps_at_the_same_time_have_ports_of_their_own():
     assert len(set(ports)) == len(ports)
 
 
-def test_ports_of_slurm_end_below_those_of_kubernetes_and_linux():
-    last_job = str(2**31 // 300 * 300 + 299)
-    host = cluster_of(slurm_step(0, SLURM_JOB_ID=last_job), **COLLECTIVE).worker_hosts[2]
-    assert 29_000 < int(host.partition(':')[2]) < 30_000
-
-
 def test_a_flag_sets_the_first_port_of_a_node():
     hosts = cluster_of(slurm_step(4), cluster_port=4000, **COLLECTIVE).worker_hosts
     assert hosts == ('gpu01:4000', 'gpu01:4001', 'gpu01:4002', 'gpu02:4000', 'gpu03:4000')
-
-
-# Slurm's own numbers for 3, 1 and 1 tasks: rank 3 is back on the first node.
-@pytest.mark.parametrize(
-    ('rank', 'node', 'local_rank'),
-    [(0, 'gpu01', 0), (1, 'gpu02', 0), (2, 'gpu03', 0), (3, 'gpu01', 1), (4, 'gpu01', 2)],
-)
-def test_a_cyclic_distribution_is_refused_by_every_task(rank, node, local_rank):
-    environ = slurm_step(
-        rank, SLURMD_NODENAME=node, SLURM_LOCALID=str(local_rank), SLURM_DISTRIBUTION='cyclic'
-    )
-    filled = 'gpu01 with 3, gpu02 with 1, gpu03 with 1'
-    with refused(f'SLURM_PROCID={rank}', filled, 'srun --distribution=block', *HOSTS_TO_WRITE):
-        find(environ)
 
 
 def test_one_task_on_each_node_is_distributed_in_one_way_only():
@@ -119,32 +124,6 @@ def test_one_task_on_each_node_is_distributed_in_one_way_only():
         SLURM_DISTRIBUTION='cyclic',
     )
     assert str(cluster_of(environ).own_task) == 'worker 0 (gpu02:10448)'
-
-
-@pytest.mark.parametrize(
-    ('name', 'value'),
-    [
-        ('SLURMD_NODENAME', 'gpu02'),
-        ('SLURM_LOCALID', '2'),
-        ('SLURM_STEP_NUM_TASKS', '6'),
-        ('SLURM_STEP_NODELIST', 'gpu[01-02]'),
-        ('SLURM_STEP_TASKS_PER_NODE', ''),
-    ],
-)
-def test_a_slurm_task_that_is_not_where_its_rank_says_is_refused(name, value):
-    with refused('SLURM_PROCID=1', 'srun --distribution=block', *HOSTS_TO_WRITE):
-        find(slurm_step(1, **{name: value}))
-
-
-@pytest.mark.parametrize(('rank', 'size'), [('5', 'SLURM_STEP_NUM_TASKS=5'), ('x', '')])
-def test_a_slurm_rank_that_cannot_be_right_is_refused(rank, size):
-    with refused(f'SLURM_PROCID={rank}', size, '--job_name', '--task_index'):
-        find(slurm_step(1, SLURM_PROCID=rank))
-
-
-def test_at_least_one_rank_must_be_a_worker():
-    with refused('--num_ps=5', 'Slurm', 'SLURM_STEP_NUM_TASKS=5', 'worker', '--num_ps=4'):
-        find(slurm_step(0), num_ps=5)
 
 
 def test_node_lists_are_read_as_slurm_reads_them():
@@ -262,17 +241,6 @@ def test_the_rank_variable_of_a_process_without_a_cluster_is_named():
     ):
         assert find(variables(text)) is None, text
         assert (find_rank_variables(variables(text)) or '').startswith(text), text
-
-
-def test_the_rank_of_a_slurm_task_without_a_cluster_is_named():
-    in_batch = slurm_batch()
-    in_step = {**open_mpi(0, 1, 1), **slurm_step(2, SLURM_NTASKS='5')}
-    for environ, rank in (
-        (in_batch, 'SLURM_PROCID=0 SLURM_NTASKS=5'),
-        (in_step, 'SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=5'),
-    ):
-        assert find(environ) is None, rank
-        assert (find_rank_variables(environ) or '').startswith(rank), rank
 
 
 def test_the_only_process_of_a_launcher_has_no_rank():

@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.files import quoted
 from tests.support.outputs import check_error, check_line, check_warning, failed
 from tests.support.programs import ROOT, Task, Terminal, assert_ended, launched
-from tf_cnn.launch.hosts import Command, Host, LocalProcess
+from tf_cnn.launch.hosts import Command
 from tf_cnn.launch.launcher import launch
 
 pytestmark = pytest.mark.distributed
@@ -136,17 +135,6 @@ def test_the_last_lines_of_all_come_before_a_failure(fifo):
     assert lines == of_other + of_failed
 
 
-def test_a_signal_to_a_quiet_launcher_shows_no_other_lines(fifo):
-    ready = fifo('ready')
-    code = f"print('text', file=sys.stderr, flush=True); {opened(ready, 'w')}"
-    first = program('worker 0', code + 'os.kill(os.getppid(), 15); wait()')
-    reader = program('worker 1', opened(ready, 'r') + 'wait()')
-    exit_code, _, [stopping, error] = run(first, reader, quiet=True)
-    assert exit_code == 143
-    check_warning(stopping, 'SIGTERM', 'worker 0', 'worker 1')
-    check_error(error, 'SIGTERM')
-
-
 def test_a_terminal_shows_what_the_chief_does_and_in_the_end_the_result_alone(fifo):
     first = fifo('first')
     chief = f"""
@@ -208,17 +196,6 @@ def test_a_failure_stops_the_others_and_gives_the_exit_code(code, exit_code, fac
     assert (launch_code, out) == (exit_code, [])
     # The failed process, its exit, and the processes that are stopped.
     check_error(error, 'worker 3', *facts, 'ps 0', 'worker 0')
-
-
-def test_the_exit_code_of_a_process_that_was_stopped_does_not_count(fifo):
-    ready = fifo('ready')
-    at_sigterm = 'on_sigterm(lambda: os._exit(99))\n'
-    stopped = program('worker 0', at_sigterm + opened(ready, 'w') + 'wait()')
-    failing = program('worker 1', opened(ready, 'r') + 'sys.exit(3)')
-    exit_code, _, [error] = run(stopped, failing, grace_secs=60)
-    assert exit_code == 3
-    check_error(error, 'worker 1', '3', 'worker 0')
-    assert '99' not in error
 
 
 def test_a_process_that_stays_when_it_is_stopped_is_killed(fifo):
@@ -314,21 +291,6 @@ def test_a_process_has_its_cores_and_environment_and_no_input(cores):
     assert json.loads(line) == [[*(cores or CORES)], 'value', '']
 
 
-def test_a_process_that_cannot_be_started_is_named_and_none_is_left(monkeypatch):
-    started: list[LocalProcess] = []
-
-    def start(host: Host, command: Command) -> LocalProcess:
-        if started:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        started.append(LocalProcess(command))
-        return started[0]
-
-    monkeypatch.setattr(Host, 'start', start)
-    with failed('p1', os.strerror(errno.EMFILE)):
-        run(program('p0', 'wait()'), program('p1', 'wait()'))
-    assert started[0].exit_code() == -signal.SIGKILL
-
-
 # ---- signals to the launcher ---------------------------------------------------------------------
 
 READY = "print('ready', flush=True)\n"
@@ -421,23 +383,3 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path):
     with launching(tmp_path, SERVER, OBEDIENT, deaf) as (launcher, pids):
         launcher.kill()
         assert_ended(pids)
-
-
-def test_a_launcher_that_loses_its_terminal_ends_with_the_code_of_sighup(fifo, tmp_path):
-    path = fifo('stderr')
-    command = ['sh', '-c', f'exec "$@" 2> {quoted(path)}', 'sh', *launch_command(OBEDIENT)]
-    with launched(command, tmp_path, cwd=ROOT) as launcher:
-        with open(path) as stderr:
-            lines = stderr.readline() + stderr.readline()
-        # What is written from now on fails, as on a terminal that was closed.
-        launcher.send(signal.SIGHUP)
-        assert launcher.has_ended(60)
-        assert launcher.exit_code == 128 + signal.SIGHUP
-        assert_ended(pids_in(lines))
-
-
-def test_signals_work_as_before_when_all_have_ended():
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [*map(signal.getsignal, numbers)]
-    run(program('a', 'pass'))
-    assert [*map(signal.getsignal, numbers)] == before

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cluster.sample_clusters import FLAGS, PS, WORKERS
+from tests.cluster.sample_clusters import PS, WORKERS
 from tests.support.machines import COLLECTIVE, TF_JOB, cluster_of, find, replicas, tf_config
 from tests.support.outputs import refused
 from tf_cnn.plan.discovery import evaluator_params, find_cluster
@@ -82,10 +82,6 @@ def test_a_tf_config_of_one_process_is_no_cluster():
         assert find(environ) is None, environ
 
 
-def test_a_tf_config_without_a_cluster_leaves_the_flags_alone():
-    assert cluster_of({'TF_CONFIG': '{"cluster": {}}'}, **HOSTS, job_name='ps').source == FLAGS
-
-
 def test_a_malformed_tf_config_is_refused():
     ps_0 = '"task": {"type": "ps", "index": 0}}'
     huge = '9' * 5000
@@ -150,9 +146,3 @@ def test_an_evaluator_keeps_its_interval_and_needs_a_train_dir():
 def test_an_evaluator_cannot_have_the_role_of_another_task(flags):
     with refused('TF_CONFIG', 'evaluator', *(f'--{name}={value}' for name, value in flags.items())):
         evaluator_params(make_params(train_dir='/train', **flags), EVALUATOR)
-
-
-def test_only_an_evaluator_has_its_flags_changed():
-    worker = tf_config('worker', 0, **TF_JOB)
-    for environ in ({}, worker, {'TF_CONFIG': '[1]'}, {'TF_CONFIG': '{'}):
-        assert evaluator_params(Params(), environ) == Params(), environ

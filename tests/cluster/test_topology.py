@@ -13,7 +13,6 @@ from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
 from tests.support.outputs import check_line
 from tf_cnn.cluster.rendezvous import find_difference, shared_settings
 from tf_cnn.cluster.topology import Cluster, Task, public_hosts
-from tf_cnn.plan.params import SPECS
 from tf_cnn.plan.parsing import make_params
 
 pytestmark = pytest.mark.unit
@@ -101,27 +100,9 @@ def test_the_first_difference_names_the_flag_both_values_and_both_tasks():
         check_line(difference, f'{of_first} in worker 0', f'{of_second} in worker 1')
 
 
-def test_without_tasks_there_is_no_difference():
-    assert find_difference({}) is None
-
-
 def test_a_server_compares_only_the_flags_that_affect_it():
     worker = make_params(model='lenet', num_batches=7).shared_flags(serves=False)
     server = make_params().shared_flags(serves=True)
     assert find_difference({'ps 0': server, 'worker 0': worker}) is None
     apart = make_params(cross_replica_sync=False).shared_flags(serves=True)
     assert find_difference({'ps 0': apart, 'worker 0': worker})
-
-
-def test_flags_of_one_process_may_differ():
-    shared = (
-        'model batch_size num_gpus num_batches optimizer momentum variable_update precision '
-        'all_reduce_spec num_eval_batches forward_only'
-    )
-    per_process = (
-        'job_name task_index train_dir data_dir device num_intra_threads verbose display_every'
-    )
-    compared = {*make_params().shared_flags(serves=False)}
-    assert compared >= {*shared.split()}
-    assert not compared & {*per_process.split()}
-    assert {*SPECS} >= compared | {*per_process.split()}

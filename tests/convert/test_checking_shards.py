@@ -72,9 +72,7 @@ def check_named(
         (lambda data: b'404: no such file', 'not TFRecords', '404: no such file'),
         (lambda data: bytes(100_000), 'not TFRecords', 'x00'),
         (gzip.compress, 'not TFRecords', 'gzip, gunzip'),
-        (lambda data: zlib.compress(data, 1), 'not TFRecords', 'zlib.decompress'),
-        (lambda data: zlib.compress(data, 6), 'not TFRecords', 'zlib.decompress'),
-        (lambda data: zlib.compress(data, 9), 'not TFRecords', 'zlib.decompress'),
+        (zlib.compress, 'not TFRecords', 'zlib.decompress'),
         (bz2.compress, 'not TFRecords', 'bzip2, bunzip2'),
         (lzma.compress, 'not TFRecords', 'xz, unxz'),
         (lambda data: b'', 'empty shard', ''),
@@ -203,20 +201,6 @@ def test_a_shard_that_was_copied_over_another_one_is_named(shards, capsys):
     with failed(f'{check}: 1 fault', shards[2], shards[0].name):
         records.main([check])
     assert '  faults: duplicate shard 1' in capsys.readouterr().out.splitlines()
-
-
-def test_a_damaged_dataset_json_is_a_fault_and_the_shards_are_checked_too(shards, capsys):
-    path = shards[0].parent / 'dataset.json'
-    shards[1].write_bytes(shards[1].read_bytes()[:-20])
-    # A shard that is cut short hides records. Their number does not contradict dataset.json.
-    with failed(f'--check={path.parent}: 1 fault', shards[1]):
-        records.main([f'--check={path.parent}'])
-    path.write_text('{"train": ')
-    with failed(f'--check={path.parent}: 2 faults', path):
-        records.main([f'--check={path.parent}'])
-    out = capsys.readouterr().out
-    assert f'\n{path}: it cannot be used' in out
-    assert f'\n{shards[1]}, record' in out
 
 
 def test_a_shard_without_a_record_is_named_before_training(shards):

@@ -101,20 +101,15 @@ def failures(records: Sequence[bytes]) -> Iterator[str]:
                 yield str(error)
 
 
-@pytest.mark.parametrize(
-    ('num_inputs', 'seed'), [(200, 5), pytest.param(10_000, 6, marks=pytest.mark.all_modes)]
-)
-def test_damaged_inputs_crash_nothing_and_the_check_finds_all_that_fail_training(
-    num_inputs, seed, tmp_path
-):
-    random = np.random.default_rng(seed)
-    records = [damaged_record(random) for _ in range(num_inputs)]
+def test_damaged_inputs_crash_nothing_and_the_check_finds_all_that_fail_training(tmp_path):
+    random = np.random.default_rng(5)
+    records = [damaged_record(random) for _ in range(200)]
     write_shard(tmp_path / 'records', records)
     checks = check_shards([str(tmp_path / 'records')], NUM_CLASSES)
     counts: Counter[str] = Counter()
     for number, (check, failure) in enumerate(zip(checks, failures(records), strict=True)):
         # Training may accept an image with a fault, since it decodes only a part.
-        assert check.fault or not failure, f'seed {seed}, record {number}: {failure}'
+        assert check.fault or not failure, f'record {number}: {failure}'
         counts[check.fault.kind if check.fault else 'good'] += 1
     assert counts['good'] > 0.1 * len(records), 'heavy damage finds only what is found first'
     assert len(counts) > 6

@@ -8,11 +8,10 @@ import pytest
 
 from tests.convert.image_files import read_examples
 from tests.support.files import write_files
-from tests.support.images import content, convert, encoded, picture
-from tests.support.outputs import failed, refused
+from tests.support.images import convert, encoded, picture
+from tests.support.outputs import refused
 from tf_cnn.convert.write_folder import split_images
 from tf_cnn.inputs.layout import (
-    DATASET_INFO_FILE,
     ImageFolder,
     read_dataset_info,
     read_labels,
@@ -61,12 +60,6 @@ def test_a_seed_chooses_the_same_images_in_whatever_order_they_are_listed(tmp_pa
     assert validation_paths(folder, 0.3, seed=2) != paths
 
 
-def test_a_folder_that_grows_keeps_its_validation_images(tmp_path):
-    before = {*validation_paths(folder_of(tmp_path, {'eel': 100}), 0.2)}
-    after = {*validation_paths(folder_of(tmp_path, {'eel': 105}), 0.2)}
-    assert len(before - after) <= 5
-
-
 def test_both_subsets_are_written_with_the_same_labels(photos, good_shards, tmp_path):
     convert(photos, tmp_path, '--shards=4', '--validation=0.25')
     assert read_labels(str(tmp_path)) == read_labels(str(good_shards))
@@ -83,22 +76,6 @@ def test_both_subsets_are_written_with_the_same_labels(photos, good_shards, tmp_
         'train': (len(train), 4),
         'validation': (len(validation), 1),
     }
-
-
-def test_both_subsets_are_replaced_only_with_overwrite(photos, tmp_path):
-    convert(photos, tmp_path, '--subset=validation', '--shards=2')
-    before = content(tmp_path)
-    with refused(f'--output={tmp_path}', 'validation', '--overwrite'):
-        convert(photos, tmp_path, '--validation=0.2')
-    assert content(tmp_path) == before
-    convert(photos, tmp_path, '--validation=0.2', '--shards=3', '--overwrite')
-    names = [f'train-0000{shard}-of-00003' for shard in range(3)]
-    assert sorted(content(tmp_path)) == [
-        DATASET_INFO_FILE,
-        'labels.txt',
-        *names,
-        'validation-00000-of-00001',
-    ]
 
 
 @pytest.mark.parametrize(
@@ -121,11 +98,3 @@ def test_classes_of_one_image_cannot_be_split(tmp_path):
     photos = write_files(tmp_path / 'photos', files)
     with refused('--validation=0.5', f'--input={photos}'):
         convert(photos, tmp_path / 'out', '--validation=0.5')
-
-
-def test_without_an_image_for_one_subset_neither_is_written(tmp_path):
-    files = {'cat/1.jpg': encoded(picture()), 'cat/2.jpg': b'x'}
-    photos, output = write_files(tmp_path / 'photos', files), tmp_path / 'out'
-    with failed(f'--input={photos}', 'shard 0'):
-        convert(photos, output, '--validation=0.5')
-    assert list(output.iterdir()) == []

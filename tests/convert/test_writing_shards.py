@@ -165,18 +165,10 @@ def test_an_output_folder_that_cannot_be_made_or_is_in_use_is_refused(photos, tm
 
 
 @pytest.mark.long
-def test_sample_photographs_are_the_same_each_time_and_become_shards(tmp_path):
-    script, names = ROOT / 'benchmarks' / 'sample_photographs.py', ('photos', 'again')
-    for name in names:
-        command = [sys.executable, str(script), f'--output={tmp_path / name}', '--num_images=9']
-        subprocess.run(command, check=True)
-    photos, again = (
-        {path.relative_to(tmp_path / name): path.read_bytes() for path in paths}
-        for name in names
-        for paths in [(tmp_path / name).rglob('*.jpg')]
-    )
-    assert len(photos) == 9
-    assert photos == again
-    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=2')
+def test_sample_photographs_become_shards(tmp_path):
+    script, photos = ROOT / 'benchmarks' / 'sample_photographs.py', tmp_path / 'photos'
+    command = [sys.executable, str(script), f'--output={photos}', '--num_images=9']
+    subprocess.run(command, check=True)
+    convert(photos, tmp_path / 'out', '--shards=2')
     sizes = sorted(len(example['image/encoded']) for example in read_examples(tmp_path / 'out'))
-    assert sizes == sorted(map(len, photos.values()))
+    assert sizes == sorted(path.stat().st_size for path in photos.rglob('*.jpg'))

@@ -233,12 +233,3 @@ def test_the_lock_files_have_what_the_program_declares(image, extras):
         version = Version(pins[requirement.name.lower().removesuffix('-cpu')])
         assert requirement.specifier.contains(version), requirement
     assert any(name.startswith('nvidia-cudnn') for name in pins) is bool(extras)
-
-
-def test_the_mpijob_starts_a_process_of_horovod_in_each_slot():
-    spec = job_in('mpijob.yaml')['spec']
-    replicas = spec['mpiReplicaSpecs']
-    container = container_in(replicas['Launcher'])
-    assert params_of(container).variables.variable_update == 'horovod'
-    num_slots = spec['slotsPerWorker'] * replicas['Worker']['replicas']
-    assert container['args'][container['args'].index('-np') + 1] == str(num_slots)

@@ -11,8 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.outputs import check_line
 from tests.support.programs import Task, Tasks, cluster
 
@@ -39,16 +37,10 @@ MODES: dict[str, tuple[str, dict[str, Any]]] = {
 
 STEP_LINE = r'(\d+)\timages/sec: (\d+\.\d) \+/- \d+\.\d \(jitter = \d+\.\d\)\t(\d+\.\d{3})\n'
 TOTAL_LINE = r'^total images/sec: (\d+\.\d\d)$'
-# A worker's first timed step, and a step that it reaches after all workers have begun.
-FIRST_STEP = r'^1\timages/sec'
+# A step that a worker reaches after all workers have begun.
 UNDER_WAY = r'^20\timages/sec'
 # The warning about steps with overflowed gradients, with the number of these steps.
 SKIPPED = r'^tf_cnn_benchmarks: warning: (\d+) steps?, .* changed no variable'
-
-
-def all_modes(*rows: tuple) -> list:
-    """Returns rows of a parametrized test that only --all_modes runs."""
-    return [pytest.param(*row, marks=pytest.mark.all_modes) for row in rows]
 
 
 def assert_each_names(tasks: Sequence[Task], *facts: object) -> None:

@@ -14,7 +14,6 @@ import tensorflow.compat.v1 as tf
 from tests.distributed.clusters import (
     ENDLESS,
     STEP_LINE,
-    all_modes,
     assert_each_names,
     training,
 )
@@ -42,36 +41,17 @@ register_model('mine', network, data_set='cifar10')
 """
 
 
-@pytest.mark.parametrize(
-    ('mode', 'last'),
-    [
-        ('collective_all_reduce', 'worker 0'),
-        *all_modes(
-            ('two_servers', 'ps 0'),
-            ('parameter_server', 'worker 0'),
-            ('asynchronous', 'ps 0'),
-            ('asynchronous', 'worker 1'),
-            ('distributed_replicated', 'worker 1'),
-            ('distributed_replicated', 'ps 1'),
-            ('distributed_all_reduce', 'worker 0'),
-            ('distributed_all_reduce', 'controller 0'),
-        ),
-    ],
-)
-def test_any_task_may_start_last(mode, last, tmp_path):
-    with training(mode, '--target_seconds=0.2', tmp_path) as tasks:
-        for task in tasks.all_but(last):
-            task.start()
-        for task in tasks.all_but(last):
-            if task in tasks.trainers:
-                task.await_line(', waiting for ')
-        tasks[last].start()
+def test_worker_0_may_start_last(tmp_path):
+    """tests/cluster/test_rendezvous.py has every order."""
+    with training('collective_all_reduce', '--target_seconds=0.2', tmp_path) as tasks:
+        tasks['worker 1'].start()
+        tasks['worker 1'].await_line(', waiting for ')
+        tasks['worker 0'].start()
         tasks.assert_end(0)
         assert not any(task.errors for task in tasks.values())
-        if mode != 'asynchronous':
-            # All tasks have agreed on a number of steps for these seconds.
-            [num_steps] = {trainer.lines(STEP_LINE)[-1][0] for trainer in tasks.trainers}
-            assert int(num_steps) > 0
+        # All tasks have agreed on a number of steps for these seconds.
+        [num_steps] = {trainer.lines(STEP_LINE)[-1][0] for trainer in tasks.trainers}
+        assert int(num_steps) > 0
 
 
 def test_all_tasks_name_a_host_that_never_comes(tmp_path):
@@ -92,16 +72,6 @@ def test_a_port_in_use_is_named():
     assert {'127.0.0.1', 'node1'} <= {*dict(os.environ)['no_grpc_proxy'].split(',')}
 
 
-def test_a_port_that_another_process_takes_after_the_check_is_named(monkeypatch):
-    """This happens when a task is started twice at once."""
-    with socket.create_server(('', 0), family=socket.AF_INET6, dualstack_ipv6=True) as other:
-        host = f'127.0.0.1:{other.getsockname()[1]}'
-        # The check finds nothing, as if the other process came a moment later.
-        with monkeypatch.context() as patch, failed(f'ps 0 ({host})', 'Address already in use'):
-            patch.setattr(socket, 'create_server', lambda *_, **__: socket.socket())
-            start_server(Cluster((host,), ('node1:1',), 'ps', 0, 'the flags'), tf.ConfigProto())
-
-
 def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables(tmp_path):
     with tf.Graph().as_default(), open_session() as session:
         of_another_model = {
@@ -116,52 +86,35 @@ def test_asynchronous_workers_end_when_worker_0_fails_before_there_are_variables
         assert_each_names(tasks.all_but('worker 0'), tasks['worker 0'].title, 'model.ckpt-7')
 
 
-@pytest.mark.parametrize(
-    ('mode', 'task', 'flag', 'expected'),
-    [
-        ('collective_all_reduce', 'worker 1', '--num_batches=7', '--num_batches=7'),
-        ('parameter_server', 'ps 0', '--nocross_replica_sync', '--cross_replica_sync=False'),
-        *all_modes(('asynchronous', 'worker 1', '--model=resnet20', '--model=resnet20')),
-    ],
-)
-def test_processes_with_different_flags_all_end_and_name_both(mode, task, flag, expected, tmp_path):
-    with training(mode, ENDLESS, tmp_path) as tasks:
-        tasks[task].argv.append(flag)
+def test_processes_with_different_flags_all_end_and_name_both(tmp_path):
+    """tests/cluster/test_topology.py has other differences."""
+    with training('parameter_server', ENDLESS, tmp_path) as tasks:
+        server = tasks['ps 0']
+        server.argv.append('--nocross_replica_sync')
         tasks.start()
         tasks.assert_end(WRONG_USE)
-        assert_each_names([*tasks.values()], f'{expected} in {tasks[task].title}')
+        assert_each_names([*tasks.values()], f'--cross_replica_sync=False in {server.title}')
 
 
-@pytest.mark.parametrize(
-    ('flag', 'other', 'text', 'task'),
-    [
-        ('variable_mgr_file', '--variable_update=mine', MANAGER, 'worker 1'),
-        ('variable_mgr_file', '--variable_update=mine', MANAGER, 'ps 0'),
-        ('model_file', '--model=mine', MODEL, 'worker 1'),
-    ],
-)
-def test_processes_with_different_versions_of_a_file_all_end_and_name_both(
-    flag, other, text, task, tmp_path
-):
+def test_processes_with_different_versions_of_a_file_all_end_and_name_both(tmp_path):
     first, second = tmp_path / 'first.py', tmp_path / 'second.py'
-    first.write_text(text)
-    second.write_text(f'{text}# Changed.\n')
+    first.write_text(MODEL)
+    second.write_text(f'{MODEL}# Changed.\n')
     digest = hashlib.sha256(second.read_bytes()).hexdigest()[:12]
-    flags = f'{ENDLESS} {other} --{flag}={quoted(first)}'
+    flags = f'{ENDLESS} --model=mine --model_file={quoted(first)}'
     with training('parameter_server', flags, tmp_path) as tasks:
-        tasks[task].argv.append(f'--{flag}={second}')
+        tasks['worker 1'].argv.append(f'--model_file={second}')
         tasks.start()
         tasks.assert_end(WRONG_USE)
-        fact = f'--{flag} with SHA-256 {digest}... in {tasks[task].title}'
+        fact = f'--model_file with SHA-256 {digest}... in {tasks["worker 1"].title}'
         assert_each_names([*tasks.values()], fact)
 
 
-@pytest.mark.parametrize('servers_have_it', [True, False])
-def test_servers_need_not_have_the_file_of_a_users_mode(servers_have_it, tmp_path):
+def test_servers_need_not_have_the_file_of_a_users_mode(tmp_path):
     path = tmp_path / 'mine.py'
     path.write_text(MANAGER)
     with training('parameter_server', '--num_batches=2', tmp_path) as tasks:
-        for task in tasks.of('worker', *(['ps'] if servers_have_it else [])):
+        for task in tasks.of('worker'):
             task.argv += [f'--variable_mgr_file={path}', '--variable_update=mine']
         tasks.start()
         tasks.assert_end(0)
@@ -182,33 +135,6 @@ def test_the_other_tasks_name_the_fault_of_a_manager_that_fails_in_one_worker(tm
         tasks.assert_end(1)
         assert tasks['worker 1'].lines(f'File "{re.escape(str(path))}", line 6, in __init__')
         assert_each_names(tasks.all_but('worker 1'), 'ZeroDivisionError')
-
-
-def test_a_worker_without_the_file_of_its_mode_names_the_missing_flag(tmp_path):
-    path = tmp_path / 'mine.py'
-    path.write_text(MANAGER)
-    flags = f'{ENDLESS} --connect_timeout_secs=8'
-    with training('parameter_server', flags, tmp_path) as tasks:
-        for task in tasks.values():
-            task.argv.append('--variable_update=mine')
-        for task in tasks.all_but('worker 1'):
-            task.argv.append(f'--variable_mgr_file={path}')
-        tasks.start()
-        tasks.assert_end(1, {'worker 1': WRONG_USE})
-        facts = ('--variable_update=mine', '--variable_mgr_file=FILE')
-        assert_each_names([tasks['worker 1']], *facts)
-
-
-def test_a_worker_without_images_is_refused_beside_a_worker_with_images(tmp_path):
-    for subset in ('train', 'validation'):
-        images, labels = np.zeros([16, 28, 28], np.uint8), np.zeros([16], np.uint8)
-        write_mnist(tmp_path / 'data', images, labels, subset)
-    flags = '--model=lenet --data_name=mnist'
-    with training('parameter_server', flags, tmp_path) as tasks:
-        tasks['worker 0'].argv.append(f'--data_dir={tmp_path}/data')
-        tasks.start()
-        tasks.assert_end(WRONG_USE)
-        assert_each_names(tasks.of('worker'), 'worker 0', 'no --data_dir in worker 1')
 
 
 def test_workers_with_different_numbers_of_images_are_refused_if_epochs_count(tmp_path):

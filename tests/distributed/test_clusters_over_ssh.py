@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.distributed.clusters import all_modes
 from tests.support.hosts import NEEDED, Host, Network, make_hosts
 from tests.support.outputs import check_line
 from tests.support.programs import PROGRAM, ROOT, catches_sigterm, launched, run_process
@@ -101,7 +100,6 @@ def newest(host: Host, words: str) -> int:
         # More servers than hosts: host by host, they are not in the order of their indices.
         ('parameter_server', '--ps=3'),
         ('collective_all_reduce', ''),
-        *all_modes(('distributed_replicated', '--ps=1'), ('distributed_all_reduce', '')),
     ],
 )
 def test_every_mode_trains_on_several_hosts(mode, options, network):
@@ -166,9 +164,7 @@ def test_all_end_when_the_launcher_is_killed(network, stand_in, tmp_path):
         launcher.kill()
 
 
-@pytest.mark.parametrize(
-    'secs', [0.3, 1.2, *all_modes(*((0.1 * number,) for number in range(1, 21)))]
-)
+@pytest.mark.parametrize('secs', [0.3, 1.2])
 def test_ctrl_c_leaves_nothing_behind_in_any_phase(secs, network, stand_in, tmp_path):
     with launched(command(network, f'{HOSTS} {stand_in}'), tmp_path) as launcher:
         # Before the program has its handler, Python would print a traceback. Afterwards the signal

@@ -6,10 +6,8 @@ Skipped where Horovod is not installed; docs/launchers.md says what it takes to 
 import contextlib
 import functools
 import os
-import re
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,6 @@ import tensorflow.compat.v1 as tf
 
 from tests.distributed.clusters import (
     ENDLESS,
-    SKIPPED,
     STEP_LINE,
     TOTAL_LINE,
     UNDER_WAY,
@@ -34,10 +31,9 @@ from tests.distributed.whole_batch import (
     one_tower,
 )
 from tests.support.files import quoted
-from tests.support.images import write_noise
 from tests.support.outputs import check_warning
-from tests.support.programs import PROGRAM, Task, Tasks, processes, run_process
-from tests.support.runs import run_benchmark, values_in
+from tests.support.programs import PROGRAM, Task, Tasks, processes
+from tests.support.runs import values_in
 from tf_cnn.launch.hosts import Command
 
 REASON = 'it has no wheel for this TensorFlow; docs/launchers.md tells how to build it'
@@ -50,11 +46,9 @@ pytestmark = pytest.mark.distributed
 
 MODE = '--variable_update=horovod'
 RUN = '--model=lenet --device=cpu --batch_size=4 --num_warmup_batches=0'
-COMPACT = '--compact_gradient_transfer'
 ROWS = {
     'plain': Row('', 0, 'momentum'),
     'repacked': Row('--gradient_repacking=3 --horovod_device=cpu', 0, 'adam', goes_on=True),
-    'compact': Row(COMPACT, 0, 'sgd', 1e-2),
 }
 
 
@@ -127,12 +121,12 @@ def test_the_weights_equal_the_weights_of_one_tower_with_the_whole_batch(name, f
     row, tasks, after = finished.row, finished.tasks, values_in(finished.folders[0])
     expected = finished.expected()
     assert after['global_step'] == NUM_EARLIER_STEPS * row.goes_on + NUM_STEPS
-    assert_trained_alike(after, expected, row.tolerance, is_compact=COMPACT in row.flags)
+    assert_trained_alike(after, expected)
     # Each process has its own images, and the total counts them all.
     losses = [[float(loss) for _, _, loss in task.lines(STEP_LINE)] for task in tasks.values()]
     assert losses[0][0] != losses[1][0]
     # Losses are printed with three decimals.
-    assert np.mean(losses, 0) == pytest.approx(expected.losses, rel=row.tolerance, abs=1e-3)
+    assert np.mean(losses, 0) == pytest.approx(expected.losses, abs=1e-3)
     [total] = tasks['worker 0'].lines(TOTAL_LINE)
     assert tasks['worker 1'].lines(TOTAL_LINE) == [total]
     *_, (_, rate, _) = tasks['worker 0'].lines(STEP_LINE)
@@ -140,31 +134,15 @@ def test_the_weights_equal_the_weights_of_one_tower_with_the_whole_batch(name, f
     assert 0.7 < float(total) / float(rate) < 1.01
 
 
-def moves(dtype: type) -> str:
-    """Returns the banner's line about the bytes that two processes send in a step."""
-    weights = one_tower('sgd').after
-    size = sum(value.size for name, value in weights.items() if name != 'global_step')
-    return f'Step moves:  {2 * size * np.dtype(dtype).itemsize / 1e6:.1f} MB\n'
-
-
 def test_process_0_alone_saves_checkpoints_and_all_print_what_a_step_moves(finish):
     finished = finish('plain')
     first, other = ([path.name for path in folder.glob('*ckpt*')] for folder in finished.folders)
     assert f'model.ckpt-{NUM_STEPS}.index' in first
     assert not other
+    weights = one_tower('sgd').after
+    size = sum(value.size for name, value in weights.items() if name != 'global_step')
     for task in finished.tasks.values():
-        assert moves(np.float32) in task.out
-
-
-def test_all_processes_skip_the_same_steps(tmp_path):
-    scale = '--precision=fp16 --fp16_enable_auto_loss_scale --fp16_inc_loss_scale_every_n=1'
-    flags = f'{RUN} --num_batches=6 {scale} --fp16_loss_scale={2**24}'
-    tasks = run(f'{flags} --train_dir={quoted(tmp_path)}', tmp_path)
-    reader = tf.train.load_checkpoint(str(tmp_path))
-    num_skipped = int(reader.get_tensor('loss_scale/skipped_steps'))
-    assert [task.lines(SKIPPED) for task in tasks.values()] == [[str(num_skipped)]] * 2
-    assert num_skipped > 0
-    assert moves(np.float16) in tasks['worker 0'].out
+        assert f'Step moves:  {2 * size * 4 / 1e6:.1f} MB\n' in task.out
 
 
 def test_a_signal_ends_all_when_process_0_has_saved_its_step(tmp_path):
@@ -192,29 +170,3 @@ def test_a_process_that_is_lost_ends_the_others_in_one_line(tmp_path):
     # Scripts would take a total for the result of a whole run.
     assert not first.lines(TOTAL_LINE)
     check_warning(first.err, 'the run is incomplete', 'steps of 1000000')
-
-
-def test_under_horovodrun_each_validation_image_counts_once(tmp_path):
-    # Not divisible by the batch size or the global batch size.
-    write_noise(tmp_path, 11)
-    common = f'--model=lenet --device=cpu --precision=bf16 --data_dir={quoted(tmp_path)}'
-    common += f' --train_dir={quoted(tmp_path)}/train'
-    flags = (
-        f'{MODE} {common} --batch_size=2 --num_batches=3 --num_warmup_batches=1 '
-        f'--eval_during_training_every_n_steps=2 --trace_file={quoted(tmp_path)}/trace.json'
-    )
-    launcher = [sys.executable, '-m', 'horovod.runner.launch', '--gloo', '-np', '2']
-    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    process = run_process([*launcher, *PROGRAM, *shlex.split(flags)], PATH=path)
-    print(process.out, process.err)
-    assert process.code == 0
-    assert (tmp_path / 'trace.json').stat().st_size > 0
-    # Horovod sums no bfloat16.
-    assert moves(np.float32) in process.out
-    [alone] = run_benchmark(f'--eval {common}').result.evaluations
-    assert alone.num_images == 11
-    expected = f'Accuracy @ 1 = {alone.top_1:.4f} Accuracy @ 5 = {alone.top_5:.4f} [11 examples]'
-    for rank in range(2):
-        lines = re.findall(rf'^\[{rank}\]<stdout>:(Accuracy @ 1 = .*)$', process.out, re.MULTILINE)
-        assert len(lines) == 2
-        assert lines[-1] == expected

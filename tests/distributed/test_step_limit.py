@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from tests.distributed.clusters import ENDLESS, UNDER_WAY, all_modes, assert_each_names, training
+from tests.distributed.clusters import ENDLESS, UNDER_WAY, assert_each_names, training
 from tests.distributed.test_launched_clusters import needs_namespace
 from tests.support.files import quoted
 from tests.support.programs import run_process
@@ -35,15 +35,13 @@ def reset_connections(network: int, pid: int) -> int:
 @needs_namespace
 @pytest.mark.skipif(not shutil.which('ss'), reason='there is no ss')
 @pytest.mark.skipif(os.geteuid() != 0, reason='only root can reset connections')
-@pytest.mark.parametrize(
-    'mode', ['parameter_server', *all_modes(('staged',), ('collective_all_reduce',))]
-)
-def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on(mode, tmp_path):
+def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on(tmp_path):
     with contextlib.ExitStack() as stack:
         network = stack.enter_context(contextlib.closing(PrivateNetwork()))
         places = [(f'127.0.0.1:{port}', network.pid) for port in (2222, 2223, 2224)]
         flags = f'{ENDLESS} {LIMIT}'
-        tasks = stack.enter_context(training(mode, flags, tmp_path, places=places))
+        cluster = training('parameter_server', flags, tmp_path, places=places)
+        tasks = stack.enter_context(cluster)
         tasks.start(UNDER_WAY)
         assert reset_connections(network.pid, tasks['worker 1'].pid) > 0
         if tasks.still_running(5 + 60):
@@ -56,10 +54,10 @@ def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on
             assert any('127.0.0.1:' in line for line in task.errors), task.name
 
 
-@pytest.mark.parametrize('mode', ['parameter_server', *all_modes(('collective_all_reduce',))])
-def test_a_step_that_waits_for_a_stopped_worker_ends_and_names_it(mode, tmp_path):
+def test_a_step_that_waits_for_a_stopped_worker_ends_and_names_it(tmp_path):
     """The worker's server still answers, so the worker does not count as lost."""
-    with training(mode, f'{ENDLESS} {LIMIT} --display_every=1', tmp_path) as tasks:
+    flags = f'{ENDLESS} {LIMIT} --display_every=1'
+    with training('parameter_server', flags, tmp_path) as tasks:
         chief, stuck = tasks['worker 0'], tasks['worker 1']
         # The worker stops when the pipe is full, since nobody reads its standard output.
         os.mkfifo(stuck.out_file)
@@ -94,10 +92,10 @@ register_model('slow', network, data_set='cifar10', image_size=32, learning_rate
 """
 
 
-@pytest.mark.parametrize('mode', ['collective_all_reduce', *all_modes(('parameter_server',))])
-def test_a_step_that_occupies_the_only_thread_does_not_count_as_a_lost_worker(mode, tmp_path):
+def test_a_step_that_occupies_the_only_thread_does_not_count_as_a_lost_worker(tmp_path):
     (tmp_path / 'slow.py').write_text(SLOW_MODEL)
     flags = f'--model=slow --model_file={quoted(tmp_path)}/slow.py --num_inter_threads=1'
-    with training(mode, f'{flags} --num_warmup_batches=0 --num_batches=1', tmp_path) as tasks:
+    flags += ' --num_warmup_batches=0 --num_batches=1'
+    with training('collective_all_reduce', flags, tmp_path) as tasks:
         tasks.start()
         tasks.assert_end(0)

@@ -12,7 +12,6 @@ import tf_cnn_benchmarks
 from tests.distributed.clusters import (
     SKIPPED,
     TOTAL_LINE,
-    all_modes,
     assert_each_names,
     training,
 )
@@ -38,9 +37,8 @@ pytestmark = pytest.mark.distributed
 NUM_VALIDATION = 23
 CPU = '--device=cpu --num_warmup_batches=0'
 FLAGS = f'{CPU} --batch_size=4 --init_learning_rate=0.05'
-PS, REPLICATED = '--variable_update=parameter_server', '--variable_update=distributed_replicated'
+PS = '--variable_update=parameter_server'
 COLLECTIVE = '--variable_update=collective_all_reduce'
-CLUSTERS = [(PS, 1), *all_modes((COLLECTIVE, 0))]
 EVERY = '--eval_during_training_every_n_steps'
 # Any accuracy is enough, so training stops long before its last step.
 STOP = '--stop_at_top_1_accuracy=0 --num_batches=200'
@@ -95,13 +93,7 @@ def evaluate(model: str, data_dir: Path, folder: Path) -> tuple[int | None, tupl
     ('name', 'flags', 'num_ps', 'steps'),
     [
         ('normed', f'{PS} {EVERY}=2', 2, [2, 4]),
-        *all_modes(
-            ('lenet', f'{COLLECTIVE} {EVERY}=3 {STOP}', 0, [3]),
-            ('lenet', f'{PS} {EVERY}=3 {STOP}', 1, [3]),
-            ('lenet', f'{PS} {EVERY}=2 --staged_vars --num_gpus=2', 1, [2, 4]),
-            ('normed', f'{REPLICATED} {EVERY}=2 --num_gpus=2', 1, [2, 4]),
-            ('normed', f'{COLLECTIVE} {EVERY}=2 --num_gpus=2', 0, [2, 4]),
-        ),
+        ('lenet', f'{COLLECTIVE} {EVERY}=3 {STOP}', 0, [3]),
     ],
 )
 def test_all_workers_print_the_accuracy_that_one_process_measures(
@@ -117,23 +109,13 @@ def test_all_workers_print_the_accuracy_that_one_process_measures(
         assert [*map(int, stops)] == (steps if STOP in flags else [])
 
 
-@pytest.mark.all_modes
-def test_the_chief_alone_evaluates_asynchronous_training(data_dir, tmp_path):
-    flags = f'{PS} --nocross_replica_sync {EVERY}=3 --model=lenet'
-    _, (of_chief, of_other) = train(flags, data_dir, tmp_path, num_ps=1)
-    assert of_chief
-    assert not of_other
-    assert {count for _, _, count in of_chief} == {str(NUM_VALIDATION)}
-
-
-@pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
-def test_a_cluster_evaluates_as_one_process_does(mode, num_ps, data_dir, tmp_path):
+def test_a_cluster_evaluates_as_one_process_does(data_dir, tmp_path):
     run_benchmark(f'{FLAGS} --model=lenet --num_batches=4 {folders(data_dir, tmp_path)}')
     before = latest_checkpoint(f'{tmp_path}/train')
     assert before
     assert checkpoint_step(before) == 4
-    flags = f'{mode} --model=lenet --eval --num_eval_epochs=1'
-    _, printed = train(flags, data_dir, tmp_path, num_ps)
+    flags = f'{PS} --model=lenet --eval --num_eval_epochs=1'
+    _, printed = train(flags, data_dir, tmp_path, num_ps=1)
     _, line = evaluate('--model=lenet', data_dir, tmp_path)
     assert printed == [[line], [line]]
     assert latest_checkpoint(f'{tmp_path}/train') == before
@@ -155,16 +137,6 @@ def test_all_workers_skip_the_same_steps_and_the_scale_is_saved(tmp_path):
     assert num_skipped > 0
 
 
-@pytest.mark.all_modes
-def test_every_process_ends_when_the_loss_of_one_is_not_finite(tmp_path):
-    write_noise(tmp_path, NUM_VALIDATION)
-    flags = f'{CPU} --batch_size=4 --model=lenet --init_learning_rate=1e30 --precision=bf16'
-    failed = run(f'{flags} --num_batches=8 --data_dir={quoted(tmp_path)}', jobs={'ps': 1})
-    assert failed.code == 1
-    for task in failed.tasks.values():
-        assert any(re.search(r'\b(nan|inf)\b', line) for line in task.errors), task.name
-
-
 USER_MODEL = """
 from models.registry import register_model
 def network(cnn, x, num_classes):
@@ -173,74 +145,39 @@ register_model('own', network, data_set='cifar10', image_size=32, learning_rate=
 """
 
 
-def write_bars(folder: Path, num_wrong_labels: int = 0) -> str:
-    """Writes a user's model, and images of four classes that it learns; returns the flags of its
-    runs.
-
-    num_wrong_labels: of the 13 validation images.
-    """
-    images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
-    for image, label in zip(images, labels, strict=True):
-        image[8 * label : 8 * label + 8] = 255
-    write_cifar(folder, images, labels)
-    labels[:num_wrong_labels] = (labels[:num_wrong_labels] + 1) % 4
-    # Several towers cannot divide these into full batches.
-    write_cifar(folder, images[:13], labels[:13], 'validation')
-    (folder / 'own.py').write_text(USER_MODEL)
-    return (
-        f'--model=own --model_file={quoted(folder)}/own.py --data_dir={quoted(folder)} '
-        '--device=cpu --num_warmup_batches=1 --augmentation=none'
-    )
-
-
-@pytest.mark.all_modes
-def test_modes_train_a_users_model_alike_on_arrays(tmp_path):
-    """A controller also evaluates with the workers."""
-    flags = f'{write_bars(tmp_path)} --batch_size=10 --num_batches=20'
-    served = run(f'{flags} {PS} --train_dir={quoted(tmp_path)}/served', jobs={'ps': 1})
-    controlled = run(
-        f'{flags} --variable_update=distributed_all_reduce '
-        f'--train_dir={quoted(tmp_path)}/controlled --eval_during_training_at_specified_steps=21',
-        jobs={'controllers': 1},
-    )
-    assert not served.tasks['worker 0'].lines(ACCURACY)
-    assert controlled.tasks['controller 0'].lines(ACCURACY) == [('1.0000', '1.0000', '13')]
-    weights = values_in(tmp_path / 'controlled')
-    for name, value in values_in(tmp_path / 'served').items():
-        np.testing.assert_allclose(weights[name], value, 1e-3, 1e-6, err_msg=name)
-
-
 def test_a_forward_only_cluster_computes_with_a_checkpoint_and_its_chief_prints_the_accuracy(
     tmp_path,
 ):
-    flags = f'{write_bars(tmp_path, num_wrong_labels=3)} --train_dir={quoted(tmp_path)}/train'
+    # Images of four classes that a model learns. Of the validation images three have wrong labels.
+    images, labels = np.zeros([40, 32, 32, 3], np.uint8), np.arange(40) % 4
+    for image, label in zip(images, labels, strict=True):
+        image[8 * label : 8 * label + 8] = 255
+    write_cifar(tmp_path, images, labels)
+    labels[:3] = (labels[:3] + 1) % 4
+    write_cifar(tmp_path, images[:13], labels[:13], 'validation')
+    (tmp_path / 'own.py').write_text(USER_MODEL)
+    folder = quoted(tmp_path)
+    flags = f'--model=own --model_file={folder}/own.py --data_dir={folder} --device=cpu'
+    flags += f' --num_warmup_batches=1 --augmentation=none --train_dir={folder}/train'
     run(f'{flags} --batch_size=10 --num_batches=40')
-    for mode, jobs, num_towers in (
-        (PS, {'ps': 1}, 1),
-        ('--variable_update=distributed_all_reduce', {'controllers': 1}, 2),
-    ):
-        # Each batch of a tower has each image once. Beside parameter servers workers share the
-        # steps as they come: of a few, the other worker may take all.
-        steps = '--forward_only --batch_size=13 --num_batches=200'
-        chief, *others = run(f'{flags} {steps} {mode}', jobs=jobs).tasks.trainers
-        [(top_1, _, num_images)] = chief.lines(ACCURACY)
-        assert top_1 == f'{10 / 13:.4f}'
-        assert int(num_images) % (13 * num_towers) == 0
-        checkpoint = re.escape(f'{tmp_path}/train/model.ckpt-41')
-        assert len(chief.lines(f'weights of step 41: {checkpoint}$')) == 1
-        assert not any(worker.lines(ACCURACY) for worker in others)
+    # Each batch has each image once. Workers share the steps: one may take all of a few.
+    steps = '--forward_only --batch_size=13 --num_batches=200'
+    chief, other = run(f'{flags} {steps} {PS}', jobs={'ps': 1}).tasks.trainers
+    [(top_1, _, num_images)] = chief.lines(ACCURACY)
+    assert top_1 == f'{10 / 13:.4f}'
+    assert int(num_images) % 13 == 0
+    checkpoint = re.escape(f'{tmp_path}/train/model.ckpt-41')
+    assert len(chief.lines(f'weights of step 41: {checkpoint}$')) == 1
+    assert not other.lines(ACCURACY)
 
 
-@pytest.mark.parametrize('pipeline', ['', 'device', 'feed_dict'])
-def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batch(
-    pipeline, tmp_path
-):
+def test_two_workers_on_arrays_take_the_steps_of_one_process_with_the_whole_batch(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
     write_cifar(tmp_path, images, np.arange(40) % 10)
     flags = (
         f'--model=trivial --data_dir={quoted(tmp_path)} --data_name=cifar10 '
         '--augmentation=none --device=cpu --num_warmup_batches=1 --num_batches=6 '
-        f'--init_learning_rate=0.01 --input_pipeline={pipeline}'
+        '--init_learning_rate=0.01'
     )
     alone = f'{flags} --batch_size=8 --train_dir={quoted(tmp_path)}/alone'
     assert tf_cnn_benchmarks.main(shlex.split(alone)) == 0
@@ -296,15 +233,14 @@ def test_an_asynchronous_total_is_of_a_worker_that_timed_steps_else_a_fault(
         assert_each_names(workers[:1], 'no worker timed a step', '--num_batches')
 
 
-@pytest.mark.parametrize(('mode', 'num_ps'), CLUSTERS)
-def test_processes_with_tf_config_train_and_end(mode, num_ps, tmp_path):
+def test_processes_with_tf_config_train_and_end(tmp_path):
     """Kubeflow's operator starts all processes with the same flags, and TF_CONFIG."""
     argv = [
         *PROGRAM,
-        *f'{FLAGS} --model=trivial --data_name=cifar10 --num_batches=5 {mode}'.split(),
+        *f'{FLAGS} --model=trivial --data_name=cifar10 --num_batches=5 {PS}'.split(),
     ]
-    with reserve_addresses(2 + num_ps) as addresses:
-        hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=False))
+    with reserve_addresses(3) as addresses:
+        hosts = dict(zip(('chief', 'worker', 'ps'), ([host] for host in addresses), strict=True))
         commands = [Command(job, argv, environment(**tf_config(job, 0, **hosts))) for job in hosts]
         with processes(*(Task(command, tmp_path) for command in commands)) as tasks:
             tasks.start()

@@ -23,24 +23,18 @@ from tests.support.images import (
     write_shards_of,
 )
 from tests.support.outputs import check_line, failed, refused
+from tests.support.runs import plan_of
 from tf_cnn.cli import records
 from tf_cnn.inputs.data_folder import open_folder, recognise_data_set
 from tf_cnn.inputs.data_sets import DATA_SETS, DataSet, Shards, find_shards
 from tf_cnn.inputs.layout import shard_name
-from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.parsing import make_params
-from tf_cnn.plan.plan import Plan, check_launch, make_plan
+from tf_cnn.plan.plan import check_launch
 
 pytestmark = pytest.mark.graph
 
 IMAGES = np.zeros([10, 32, 32, 3], np.uint8)
 DIGITS = np.zeros([4, 28, 28], np.uint8)
-
-
-def plan_of(data_dir: object, **more: Any) -> Plan:
-    plan = make_plan(make_params(data_dir=str(data_dir), **more), ProcessEnvironment({}))
-    assert isinstance(plan, Plan)
-    return plan
 
 
 def to_records(folder: Path, images: dict[str, tuple[int, int]], *flags: str) -> str:
@@ -83,7 +77,7 @@ def test_a_folder_written_by_records_describes_its_own_data_set(digits):
 
 
 def test_a_folder_written_by_records_can_be_read_as_imagenet(digits):
-    data_set = plan_of(digits, data_name='imagenet').data.data_set
+    data_set = plan_of(data_dir=digits, data_name='imagenet').data.data_set
     assert data_set == replace(DATA_SETS['imagenet'], num_train_examples=5)
 
 
@@ -108,20 +102,6 @@ def test_the_records_of_a_folder_that_lost_a_shard_are_counted_and_the_loss_is_r
     assert 0 < folder.data_set.num_train_examples < 5
     warning = folder.completeness_warning(folder.open('train'))
     check_line(warning, f'--data_dir={tmp_path}', ' 1 ', ' 2 ')
-
-
-def test_overwriting_shards_updates_dataset_json(digits, tmp_path):
-    copied(digits, tmp_path / 'out')
-    images = {'one/1': (8, 8), 'one/2': (9, 8), 'two/1': (8, 8)}
-    output = to_records(tmp_path, images, '--overwrite')
-    expected = replace(EXPECTED, num_train_examples=3, image_size=None)
-    assert open_folder(output, 'records').data_set == expected
-
-
-def test_labels_begin_at_first_label_and_images_that_are_not_square_have_no_size(tmp_path):
-    output = to_records(tmp_path, {'one/1': (8, 4), 'two/1': (8, 4)}, '--first_label=0')
-    expected = DataSet('records', 3, 2, 2, 0, has_records=True, class_names=('one', 'two'))
-    assert open_folder(output, 'records').data_set == expected
 
 
 @pytest.mark.parametrize(
@@ -169,21 +149,13 @@ def test_a_shard_that_cannot_be_read_is_refused_before_the_run(digits, tmp_path,
     unreadable = f'{shard}: it cannot be read'
     for name in ('records', 'imagenet'):
         with refused(unreadable):
-            plan_of(tmp_path, data_name=name, model='lenet')
+            plan_of(data_dir=tmp_path, data_name=name, model='lenet')
     # Without the number of images in dataset.json, the shards are counted.
     (tmp_path / 'dataset.json').unlink()
     with refused(unreadable):
-        plan_of(tmp_path, model='lenet')
+        plan_of(data_dir=tmp_path, model='lenet')
     with failed(f'--check={tmp_path}: 1 fault', unreadable), redirect_stdout(io.StringIO()):
         records.main([f'--check={tmp_path}'])
-
-
-def test_shards_that_differ_from_others_by_a_comma_are_refused(tmp_path):
-    for name in ('a,b', 'a_b'):
-        (tmp_path / name).mkdir()
-        write_shard(tmp_path / name / shard_name('train', 0, 1), [b'record'])
-    with refused(f'--data_dir={tmp_path}/a,b', tmp_path / 'a_b'):
-        open_folder(f'{tmp_path}/a,b', 'imagenet').open('train')
 
 
 def test_an_incomplete_subset_of_arrays_is_reported_with_both_counts(tmp_path):
@@ -223,7 +195,7 @@ def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path, check
 def test_a_model_that_is_not_defined_for_the_data_of_the_folder_is_refused(tmp_path):
     write_mnist(tmp_path, DIGITS, np.arange(4))
     with refused('--model=vgg16', f'--data_dir={tmp_path}', 'lenet, mnist') as error:
-        plan_of(tmp_path, model='vgg16')
+        plan_of(data_dir=tmp_path, model='vgg16')
     assert 'alexnet' not in str(error.value)
 
 

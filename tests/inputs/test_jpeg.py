@@ -11,9 +11,7 @@ from sklearn.datasets import load_sample_image
 
 from preprocessing import decode_window
 from tests.support.graphs import open_session
-from tests.support.images import encoded, example, write_shard
-from tests.support.runs import losses
-from tf_cnn.inputs.layout import shard_name
+from tests.support.images import encoded
 
 pytestmark = pytest.mark.graph
 
@@ -60,23 +58,3 @@ def test_the_decoder_scales_down_as_far_as_enough_pixels_remain(channels, progre
             assert ratio == 1 or (image.shape[0] >= 26 and image.shape[1] >= 20)
             ratios.add(ratio)
     assert ratios == {1, 2, 4, 8}
-
-
-def test_scaling_changes_pixels_slightly_in_a_run(tmp_path):
-    # One photograph, 16 times: no order of records changes a step.
-    large = encoded(Image.fromarray(PHOTOGRAPH).resize((720, 480)))
-    write_shard(tmp_path / shard_name('train', 0, 1), [example(large, 1)] * 16)
-    scaled, sampled = (
-        losses(
-            scaled_decode=scales,
-            data_dir=str(tmp_path),
-            data_name='imagenet',
-            augmentation='none',
-            model='trivial',
-            batch_size=2,
-            init_learning_rate=1e-6,
-        )
-        for scales in (True, False)
-    )
-    assert scaled != pytest.approx(sampled, rel=1e-6)
-    assert scaled == pytest.approx(sampled, rel=0.05)

@@ -2,8 +2,6 @@
 and the environment.
 """
 
-import itertools
-
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -11,17 +9,6 @@ from tf_cnn.machine.tensorflow_build import tensorflow_build
 from tf_cnn.plan.devices import choose_data_format, uses_tf32
 
 pytestmark = pytest.mark.graph
-
-
-def test_tensor_cores_of_16_bits_have_nhwc():
-    nhwc_from = {'fp16': (7, 0), 'bf16': (8, 0)}
-    for precision, capability in itertools.product(
-        ('fp32', 'fp16', 'bf16'), [(6, 0), (7, 0), (7, 5), (8, 0), (9, 0)]
-    ):
-        data_format, reason = choose_data_format(precision, [capability])
-        is_nhwc = precision in nhwc_from and capability >= nhwc_from[precision]
-        assert data_format == ('NHWC' if is_nhwc else 'NCHW'), (precision, capability)
-        assert precision in reason
 
 
 def test_the_slowest_gpu_decides():

@@ -83,11 +83,6 @@ def test_each_reason_for_a_low_clock_has_its_share_of_the_samples(library, bits,
     assert {key for key, share in noise.items() if share == 0.5} == {name}
 
 
-def test_the_highest_temperature_counts(library):
-    temperatures = in_turn(71, 83, 80, otherwise=60)
-    assert measure(library, 3, Temperature=temperatures)['gpu_max_celsius'] == 83
-
-
 def processes(*pids: int) -> list[SimpleNamespace]:
     return [SimpleNamespace(pid=pid) for pid in pids]
 
@@ -107,11 +102,6 @@ def test_a_task_that_the_same_launcher_started_is_not_another_program(library):
     meter.start()
     meter.sample()
     assert meter.stop()['gpu_other_processes'] == 0
-
-
-def test_process_ids_of_a_containers_host_are_ignored(library):
-    noise = measure(library, ComputeRunningProcesses_v3=lambda gpu: processes(4_000_001))
-    assert noise['gpu_other_processes'] is None
 
 
 def test_values_that_a_driver_does_not_support_are_unknown(library):

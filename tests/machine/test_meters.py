@@ -150,14 +150,6 @@ def test_the_hottest_core_counts(tmp_path):
     assert noise['thermal_throttles'] == 7
 
 
-def test_the_load_of_the_start_and_of_the_end_is_rounded(tmp_path):
-    loads = [(0.25, 0.5, 0.75), (4.00390625, 1.0, 0.7998046875)]
-    with mock.patch.object(psutil, 'getloadavg', side_effect=loads):
-        noise = measure_noise(tmp_path, {}, {})
-    assert noise['load_average_start'] == [0.25, 0.5, 0.75]
-    assert noise['load_average_end'] == [4.0, 1.0, 0.8]
-
-
 def test_another_process_on_this_machine_counts_unless_it_is_a_task_of_the_run():
     busy = """
 import time

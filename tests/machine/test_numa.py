@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import write_files
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import refused
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
 from tf_cnn.machine.this_process import NUMA, THIS_PROCESS, ProcessEnvironment, ProcessSettings
 from tf_cnn.plan.cluster_role import find_cluster_role
@@ -140,11 +140,3 @@ def test_the_only_process_of_a_host_is_bound(tmp_path, kind, count, cores, text)
     root = machine_with(tmp_path, [str(core) for core in MINE[:2]], gpus)
     choice = NumaBinding(text, tuple(cores), by_tensorflow=kind == 'cpu')
     assert bind(root, (0, 1), kind, count) == (choice, set(cores or MINE), [])
-
-
-@pytest.mark.usefixtures('fresh_process')
-def test_on_one_node_there_is_nothing_to_bind(tmp_path):
-    choice, _, (line,) = bind(machine_with(tmp_path, [f'0-{MINE[-1]}']), (1, 2))
-    assert not choice.banner_text
-    check_line(line, '--use_numa_affinity=True', 'one NUMA node')
-    assert bind(tmp_path, (0, 1), use_numa_affinity=False) == (NumaBinding(), set(MINE), [])

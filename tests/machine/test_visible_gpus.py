@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 import tensorflow.compat.v1 as tf
 
-from tests.support.files import read_rows, write_files
+from tests.support.files import read_rows
 from tests.support.machines import (
     COLLECTIVE,
     cluster_of,
@@ -197,33 +197,16 @@ for name, (flags, environ, _) in cases.items():
         towers = plan.devices.towers if hasattr(plan, 'devices') else None
         stored = getattr(plan, 'environment', {}).get(VISIBLE_VARIABLE)
         found = [os.environ.get(VISIBLE_VARIABLE), towers, stored]
-        if 'horovod.tensorflow' in sys.modules:
-            from tf_cnn.cluster.horovod_worker import HorovodWorker
-            role, config = plan.cluster_role, plan.session.config
-            worker = HorovodWorker(role.horovod, role.cluster, config, settings={})
-            options = worker.config.gpu_options
-            found += [sys.modules['horovod.tensorflow'].SEEN_AT_START, options.visible_device_list]
         print(json.dumps([name, found]), flush=True)
         os._exit(0)
     os.waitpid(pid, 0)
 """
 
 
-# Horovod as the second of two processes on one host sees it.
-HOROVOD = """
-import os
-SEEN_AT_START = os.environ.get('CUDA_VISIBLE_DEVICES')
-init = lambda: None
-rank = local_rank = lambda: 1
-size = local_size = lambda: 2
-"""
-
-
 @pytest.mark.long
 @pytest.mark.distributed
 def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
-    # By name: the flags and environment of a process, and what it prints. With Horovod it also
-    # prints CUDA_VISIBLE_DEVICES at the library's import, and the devices of the session.
+    # By name: the flags and environment of a process, and what it prints.
     workers: dict[str, Any] = {'worker_hosts': 'localhost:1,localhost:2'}
     peer_1 = COLLECTIVE | workers | {'job_name': 'worker', 'task_index': 1, 'device': 'gpu'}
     controller = workers | {
@@ -233,8 +216,6 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
         'num_gpus': 2,
     }
     towers = [f'/job:worker/task:{task}/gpu:{gpu}' for task in range(2) for gpu in range(2)]
-    horovodrun = {'HOROVOD_LOCAL_RANK': '1', 'HOROVOD_LOCAL_SIZE': '2'}
-    by_horovod = {'variable_update': 'horovod'}
     four = listing('0,1,2,3')
     one_gpu, two_gpus = ['/gpu:0'], ['/gpu:0', '/gpu:1']
     processes: dict[str, tuple[Mapping[str, Any], Mapping[str, str], list[Any]]] = {
@@ -263,11 +244,7 @@ def test_a_process_sees_its_gpus_before_tensorflow_looks(tmp_path):
         ),
         'Slurm, its ps': ({}, slurm_step(0, **four), ['', None, None]),
         'Open MPI': (COLLECTIVE, open_mpi(2, 4, 4), ['2', one_gpu, '2']),
-        'horovodrun': (by_horovod, horovodrun, ['1', one_gpu, '1', '1', '']),
-        'horovodrun, pinned': (by_horovod, horovodrun | listing('3'), ['3', one_gpu, '3', '3', '']),
-        'another launcher of Horovod': (by_horovod, {}, ['1', one_gpu, '1', None, '']),
     }
-    write_files(tmp_path, {'horovod/tensorflow.py': HOROVOD})
     write_pynvml(tmp_path, 4)
     arguments = json.dumps([{'model': 'lenet'}, processes])
     out = run_in_fork(PLAN_EACH, tmp_path, arguments, CUDA_VISIBLE_DEVICES=None)

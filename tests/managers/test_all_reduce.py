@@ -161,11 +161,9 @@ def test_tensors_take_the_links_of_their_algorithm():
         # The halves exchange sums over one pair of links; reductions take the pairs in turn.
         (halves, 4, 0, '01 10 23 32 02 20', 24),
         (halves, 4, 1, '01 10 23 32 13 31', 24),
-        (halves, 4, 2, '01 10 23 32 02 20', 24),
         ('pscpu', 3, 2, '09 19 29 90 91 92', 24),
         ('psgpu', 3, 0, '10 20 01 02', 24),
         ('psgpu', 3, 1, '01 21 10 12', 24),
-        ('psgpu', 3, 2, '02 12 20 21', 24),
         ('psgpu', 3, 3, '10 20 01 02', 24),
         # Each tower sends three of the four parts of a tensor, and receives three sums.
         ('psgpu#4', 4, 1, '01 02 03 10 12 13 20 21 23 30 31 32', 12),
@@ -220,14 +218,6 @@ def test_a_session_runs_the_nccl_kernels_of_all_gpus_of_a_worker():
     used = {before.name for op in operations for before in op.control_inputs}
     used |= {value.op.name for op in operations for value in op.inputs}
     assert {op.name for op in reductions} <= used
-
-
-@pytest.mark.parametrize('spec', ['nccl', 'xring', 'pscpu:1k:psgpu'])
-def test_one_tower_needs_no_all_reduce(spec):
-    with tf.Graph().as_default():
-        gradients = [tf.zeros([2]), tf.zeros([3])]
-        [sums] = all_reduce([gradients], cpus(1), make(spec, cpus(1)), VariableConfig())
-    assert [id(total) for total in sums] == [id(gradient) for gradient in gradients]
 
 
 def test_a_spec_gives_each_range_of_sizes_its_algorithm():

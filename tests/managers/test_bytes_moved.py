@@ -20,11 +20,10 @@ from tests.managers.worker_graphs import (
     STAGED,
     Replica,
     build,
-    normalised,
     task,
     wide,
 )
-from tests.support.graphs import cpus, needed_by
+from tests.support.graphs import cpus, needed_by, normalised
 from tf_cnn.managers.all_reduce import make_algorithm
 from tf_cnn.managers.all_reduce_spec import parse_spec
 from tf_cnn.managers.config import VariableConfig

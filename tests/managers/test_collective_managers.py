@@ -12,9 +12,8 @@ from tests.managers.worker_graphs import (
     NUM_WORKERS,
     Replica,
     build,
-    normalised,
 )
-from tests.support.graphs import cpus, needed_by
+from tests.support.graphs import cpus, needed_by, normalised
 from tf_cnn.training.precision import Precision
 
 pytestmark = pytest.mark.graph

@@ -20,13 +20,12 @@ from tests.managers.worker_graphs import (
     STAGED,
     Replica,
     build,
-    normalised,
     servers,
     train_alone,
     wide,
     wide_and_normalised,
 )
-from tests.support.graphs import LEARNING_RATE, assert_close, cpus, needed_by, plain
+from tests.support.graphs import LEARNING_RATE, assert_close, cpus, needed_by, normalised, plain
 from tests.support.oracles import Weights
 from tf_cnn.launch.hosts import reserve_addresses
 from tf_cnn.managers.config import VariableConfig
@@ -235,14 +234,6 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start
         assert after['loss_scale/scale'] == factor * before['loss_scale/scale']
         before = after
     assert (skipped[0], skipped[-1], before['global_step']) == (True, False, 12)
-
-
-def test_lars_takes_the_norm_of_a_whole_layer_also_without_waiting_for_other_workers(start):
-    cluster = start(PS, network=wide, optimizer='lars', is_synchronous=False)
-    cluster.take_steps(workers=[0])
-    _, expected = train_alone(wide, 'lars', TOWERS[:NUM_TOWERS], num_steps=1)
-    weights, names = cluster.read(), [name for name in expected if 'kernel' in name]
-    assert_close({name: weights[name] for name in names}, {name: expected[name] for name in names})
 
 
 def test_a_flag_keeps_a_large_variable_whole():

@@ -13,7 +13,6 @@ from tests.managers.worker_graphs import NUM_WORKERS, PS, REPLICATED, manager_of
 from tests.support.graphs import cpus
 from tf_cnn.graph.variables import num_bytes
 from tf_cnn.managers.parameter_servers import ParameterServerVariables, TransferQueue
-from tf_cnn.training.checkpoints import join_slices, split_value
 
 pytestmark = pytest.mark.graph
 
@@ -82,25 +81,6 @@ def test_the_parts_of_a_large_variable_tile_it():
             ends = np.add(part.offset, part.variable.shape)
             times_held[tuple(map(slice, part.offset, ends))] += 1
         assert times_held.min() == times_held.max() == 1
-
-
-def test_the_parts_of_a_value_are_where_their_slices_are():
-    slices = variables_on_servers('resnet50', 2, REPLICATED).slices
-    # Split along the third axis, which is the first with several indices, or the longest; and along
-    # the first.
-    for name in ('stage2/block1/shortcut/kernel', 'stage2/block1/conv2/kernel', 'logits/kernel'):
-        whole = slices[name][0].full_shape
-        value = np.arange(np.prod(whole), dtype=np.float32).reshape(whole)
-        with tf.Graph().as_default(), tf.Session() as session:
-            parts = split_value(slices[name], tf.constant(value))
-            *parts, joined = session.run([*parts, join_slices(slices[name], parts)])
-        assert len(parts) > 1
-        for part, variable_slice in zip(parts, slices[name], strict=True):
-            ends = np.add(variable_slice.offset, variable_slice.variable.shape)
-            np.testing.assert_array_equal(
-                part, value[tuple(map(slice, variable_slice.offset, ends))]
-            )
-        np.testing.assert_array_equal(joined, value)
 
 
 @pytest.mark.parametrize('mode', [PS, REPLICATED])

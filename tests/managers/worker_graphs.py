@@ -9,7 +9,14 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
 from models.model_spec import Build
-from tests.support.graphs import FixedInput, cpus, make_manager, plain, train_towers, training_step
+from tests.support.graphs import (
+    FixedInput,
+    cpus,
+    make_manager,
+    plain,
+    train_towers,
+    training_step,
+)
 from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.step.exchange import GradientsInMemory
@@ -38,11 +45,6 @@ def servers(count: int) -> list[str]:
 def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     """A network with a weight of 1.2 MB, which is too large for one server."""
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 4_000, 'hidden')), num_classes, 'logits')
-
-
-def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
 def wide_and_normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:

@@ -22,8 +22,6 @@ from tf_cnn.inputs.data_sets import DATA_SETS
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
-# Deeper than another network of the same layers.
-DEEPER = {'resnet101', 'resnet152', 'nasnetlarge'}
 # These take long, and consist of layers and blocks of others. The stored costs of all resnet50*
 # depend on the convolution that has the strides.
 SLOW = {
@@ -36,7 +34,6 @@ SLOW = {
     'densenet40_k12_paper',
     'densenet121',
     'nasnet',
-    *DEEPER,
 }
 
 
@@ -94,11 +91,7 @@ def test_every_network_is_compared_with_keras_or_has_the_layers_of_one_that_is_i
         options = {key: None if key in sizes else network.options[key] for key in network.options}
         return re.sub(size_in_name, '', spec.name), network.builder, network.batch_norm, options
 
-    compared = [
-        layers_of(MODELS.find_model(case.model, case.data_set))
-        for case in CONFORMANCE
-        if case.model not in DEEPER
-    ]
+    compared = [layers_of(MODELS.find_model(case.model, case.data_set)) for case in CONFORMANCE]
     for spec in MODELS.list_specs():
         assert layers_of(spec) in compared or spec.name == 'inception3_aux', spec.name
 

@@ -8,7 +8,6 @@ import contextlib
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from models.layers import LayerBuilder
 from models.model_spec import BatchNorm, ModelSpec, Network
 from models.registry import MODELS, Registry, load_model_file, register_model
 from tests.support.documents import python_block
+from tests.support.graphs import linear
 from tests.support.images import write_cifar
 from tests.support.outputs import refused
 from tests.support.runs import run_benchmark
@@ -49,15 +49,6 @@ def test_an_unknown_model_is_refused_with_the_nearest_names(name, data_set, fact
     with refused(f'--model={name}', *facts) as error:
         MODELS.find_model(name, data_set)
     assert len({*MODELS.list_models()} & {*re.split(r'[^\w.]+', str(error.value))}) == num_named
-
-
-def test_a_model_may_be_another_network_for_another_data_set():
-    def is_default(name: str, data_set: str) -> bool:
-        return MODELS.find_model(name, data_set).network == MODELS.find_model(name).network
-
-    assert is_default('alexnet', 'imagenet')
-    assert not is_default('alexnet', 'cifar10')
-    assert is_default('trivial', 'cifar10')
 
 
 def test_a_registry_knows_its_own_models_alone_and_none_twice_for_a_data_set():
@@ -94,15 +85,11 @@ def test_the_example_of_the_docs_is_short_and_trains(tmp_path):
     assert run.losses[-1] < 0.7 * run.losses[0]
 
 
-def logits(cnn: Any, x: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
-
-
 def test_a_registered_model_has_the_facts_it_was_given():
-    register_model('mine', logits, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
+    register_model('mine', linear, data_set='mnist', image_size=20, batch_size=3, learning_rate=0.5)
     mine = MODELS.find_model('mine')
     assert mine == ModelSpec('mine', 'mnist', 20, 3, 0.5, mine.network)
-    assert mine.network.builder is logits
+    assert mine.network.builder is linear
     assert MODELS.find_model('mine', 'records').image_size == 20
     assert MODELS.list_models('mi*') == ['mine']
 
@@ -118,9 +105,9 @@ def test_a_registered_model_has_the_facts_it_was_given():
     ],
 )
 def test_a_taken_name_or_a_wrong_fact_is_refused(name, settings, message):
-    register_model('mine', logits)
+    register_model('mine', linear)
     with pytest.raises(ValueError, match=message):
-        register_model(name, logits, **settings)
+        register_model(name, linear, **settings)
     assert not MODELS.list_models('another')
 
 
@@ -156,19 +143,6 @@ def test_a_file_that_was_corrected_is_loaded_again_and_once_with_modules_beside_
     assert MODELS.list_models('mine') == ['mine']
     # What it prints goes to standard error.
     assert capsys.readouterr() == ('', 'hello\nhello\n')
-
-
-def write_model(folder: Path, body: str) -> Path:
-    """A file that registers the model 'mine', for images of 8 x 8 pixels, with this body of its
-    function.
-    """
-    path = folder / 'mine.py'
-    path.write_text(
-        'import tensorflow.compat.v1 as tf\nfrom models.registry import register_model\n\n\n'
-        f'def mine(cnn, images, num_classes):\n    {body}\n\n\n'
-        "register_model('mine', mine, image_size=8)\n"
-    )
-    return path
 
 
 def test_a_network_without_logits_raises():

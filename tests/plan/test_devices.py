@@ -123,13 +123,6 @@ def test_all_gpus_are_those_that_the_process_sees_and_none_is_named(monkeypatch)
             make_plan(params_of(f'--num_gpus=all {flags}'), ProcessEnvironment(os.environ))
 
 
-def test_parameters_spread_over_gpus_or_stay_on_the_cpu(num_gpus_here):
-    for kind, places in (('gpu', ('/gpu:0', '/gpu:1')), ('cpu', ('/cpu:0',))):
-        params = params_of(num_gpus=max(num_gpus_here, 1), local_parameter_device=kind)
-        devices = devices_of(params)
-        assert devices.parameter_devices == (places if num_gpus_here else ('/cpu:0',))
-
-
 @pytest.mark.parametrize('variable_update', ['parameter_server', 'replicated'])
 def test_a_flag_spreads_parameters_or_sums_over_the_virtual_devices_of_a_cpu(variable_update):
     kinds = {}

@@ -3,22 +3,18 @@
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
 from tests.support.files import write_files
-from tests.support.machines import hydra
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run_python
 from tests.support.runs import params_of
-from tests.support.sample_results import sample_record
 from tf_cnn.machine.this_process import INTRA, ProcessEnvironment, ProcessSettings, ThisProcess
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.evaluations import Evaluations
 from tf_cnn.plan.process_settings import Threads, choose_start, choose_threads
-from tf_cnn.results.summary import format_summary
 
 pytestmark = pytest.mark.unit
 
@@ -32,20 +28,6 @@ def test_a_process_that_seems_one_of_several_warns_that_it_runs_alone():
     params = params_of('--worker_hosts=a:1 --variable_update=replicated')
     find_cluster_role(params, environment, warnings)
     assert len(warnings) == 1
-
-
-def test_processes_that_horovod_did_not_connect_are_refused():
-    class Alone:
-        size = local_size = lambda self: 1
-        rank = local_rank = lambda self: 0
-
-    params = params_of('--variable_update=horovod')
-    with mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Alone()):
-        warnings: list[str] = []
-        find_cluster_role(params, ProcessEnvironment({}), warnings)
-        assert not warnings
-        with refused('PMI_RANK=1', '3 processes', 'Horovod'):
-            find_cluster_role(params, ProcessEnvironment(hydra(1, 3, 3)), [])
 
 
 def test_a_process_knows_the_users_variables():
@@ -125,43 +107,13 @@ def test_processes_with_a_server_keep_memory_unless_the_environment_sets_malloc(
 def test_the_driver_keeps_all_kernels_that_it_compiles_unless_the_user_limits_them(
     flags, variables, size, tmp_path
 ):
-    settings, warnings = _start_with_cache(flags, tmp_path / 'cache', **variables)
+    params, warnings = params_of(flags), list[str]()
+    environment = ProcessEnvironment({'CUDA_CACHE_PATH': str(tmp_path / 'cache'), **variables})
+    cluster_role = find_cluster_role(params, environment, warnings)
+    settings = choose_start(params, environment, cluster_role, '0', warnings)
     assert settings.values.get('CUDA_CACHE_MAXSIZE') == size
     assert not warnings
     assert (tmp_path / 'cache').is_dir() == (size is not None)
-
-
-@pytest.mark.parametrize(
-    ('flags', 'gpus', 'variables', 'is_told'),
-    [
-        ('', '0', {}, True),
-        ('', '0', {'CUDA_CACHE_DISABLE': '0'}, True),
-        ('', '0', {'CUDA_CACHE_DISABLE': '1'}, False),
-        ('--device=cpu', '0', {}, False),
-        ('', None, {}, False),
-    ],
-)
-def test_a_run_on_gpus_warns_if_the_driver_cannot_keep_its_kernels(
-    flags, gpus, variables, is_told, tmp_path
-):
-    # Not even root can make a folder below a file.
-    (tmp_path / 'file').touch()
-    folder = tmp_path / 'file' / 'cache'
-    _, warnings = _start_with_cache(flags, folder, gpus, **variables)
-    assert len(warnings) == is_told
-    for line in warnings:
-        check_line(line, f'{folder}:', 'Not a directory', 'CUDA_CACHE_PATH=FOLDER')
-
-
-def _start_with_cache(
-    flags: str, folder: Path, gpus: str | None = '0', **variables: str
-) -> tuple[ProcessSettings, list[str]]:
-    """Returns the settings of a process with this folder for compiled kernels, and warnings."""
-    params = params_of(flags)
-    environment = ProcessEnvironment({'CUDA_CACHE_PATH': str(folder), **variables})
-    warnings: list[str] = []
-    cluster_role = find_cluster_role(params, environment, warnings)
-    return choose_start(params, environment, cluster_role, gpus, warnings), warnings
 
 
 def test_a_later_run_with_other_settings_is_refused_and_changes_nothing():
@@ -285,14 +237,6 @@ def test_openmp_variables_are_named_as_ignored_if_tensorflow_has_no_openmp():
     choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)
     (line,) = warnings
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
-
-
-def test_the_summary_gives_the_threads_and_their_reason():
-    record = sample_record(
-        machine={'threads': {'intra_op': 1, 'inter_op': 8, 'reason': '8 towers share 8 cores'}}
-    )
-    (line,) = [line for line in format_summary(record) if line.startswith('threads')]
-    assert all(part in line for part in ('1 thread', '8 operations', '8 towers share 8 cores'))
 
 
 # ---- evaluations ---------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-import tensorflow.compat.v1 as tf
 
 from tests.support.machines import TF_JOB, open_mpi, slurm_step, tf_config
 from tests.support.outputs import refused
@@ -12,7 +11,6 @@ from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.managers.all_reduce_spec import SizeRange, parse_spec
 from tf_cnn.managers.config import VariableConfig
 from tf_cnn.plan.plan import make_plan
-from tf_cnn.step.build import build_step
 
 pytestmark = pytest.mark.graph
 
@@ -57,19 +55,6 @@ def test_forward_steps_are_refused_where_workers_would_exchange_nothing():
     mode = '--variable_update=collective_all_reduce'
     with refused('--forward_only', mode):
         plan_of(f'{WORKERS} {mode} --forward_only')
-
-
-@pytest.mark.parametrize(
-    ('mode', 'parts'), [('parameter_server', 2), ('distributed_replicated', 26)]
-)
-def test_a_flag_keeps_a_large_variable_whole(mode, parts):
-    flags = f'{WORKERS} --ps_hosts=10.0.0.3:1,10.0.0.4:1 --variable_update={mode} --model=lenet'
-    for slices, most in ((True, parts), (False, 1)):
-        plan = plan_of(flags, slice_variables=slices)
-        assert not any('slice_variables' in line for line in plan.warnings)
-        with tf.Graph().as_default():
-            # 3136 x 512 values, 6.1 MiB, on two servers, in slices of 256 KiB at most.
-            assert max(map(len, build_step(plan).model_slices.values())) == most
 
 
 CONTROLLED = f'--variable_update=distributed_all_reduce {CONTROLLER}'

@@ -153,13 +153,6 @@ def test_a_stopped_run_gets_no_advice_to_take_more_steps():
         assert '--' not in text
 
 
-def test_tables_advise_more_steps_only_for_runs_that_were_not_stopped():
-    stopped = sample_record(seconds=[0.1] * 10, **cut_off('stopped by SIGINT'))
-    complete = sample_record(seconds=[0.1] * 10)
-    assert '--target_seconds' not in advice.noise_warnings([stopped])[0]
-    assert advice.noise_warnings([stopped, complete])[0].endswith('use --target_seconds=10')
-
-
 def test_steps_beside_a_checkpoint_are_no_outliers():
     document = sample_document(seconds=steps_with({30: 2.4, 60: 2.4}))
     assert codes(document) == ['outliers']
@@ -354,7 +347,3 @@ def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_gives_a
         check_warning(clocked('powersave', driver, preference), 'powersave', *facts)
     for usual in (None, 'default', 'performance', 'balance_performance'):
         assert codes(clocked('powersave', driver, usual)) == []
-
-
-def test_powersave_with_an_unknown_driver_gives_no_warning():
-    assert codes(clocked('powersave', None)) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.outputs import check_line, refused
+from tests.support.outputs import check_line
 from tests.support.programs import run_main
 from tests.support.sample_results import write_sample
 from tf_cnn.results.collection import collect
@@ -85,21 +85,3 @@ def test_linked_folders_are_read_once_and_links_that_lead_nowhere_are_named(resu
     _, error = run_main('compare', results / '0.json', results, '--fail_below=0.001', code=1)
     (results / 'gone').unlink()
     check_line(error.splitlines()[-1], 'some results are unknown', f'{results}/gone: ')
-
-
-@pytest.mark.parametrize(
-    ('locked', 'path'),
-    [
-        ('results', 'results'),
-        ('results/0.json', 'results/0.json'),
-        ('.', 'results'),
-        ('.', 'results/0.json'),
-    ],
-)
-def test_a_path_without_permission_is_refused(locked, path, results):
-    argument = str(results.parent / path)
-    with without_permission(results.parent / locked):
-        with refused(argument, 'Permission denied'):
-            collect([argument])
-        _, error = run_main('compare', argument, argument, code=2)
-    check_line(error, argument, 'Permission denied')

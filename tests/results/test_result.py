@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import math
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from tests.support.outputs import check_line
 from tests.support.sample_results import partial_section
 from tf_cnn.results import console
 from tf_cnn.results.sections import NO_TRANSFER, Phase, RunSection, TransferSection
-from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.system.errors import format_error, format_warning
 
@@ -78,19 +76,6 @@ def test_the_banner_of_a_cluster_shows_the_bytes_of_each_server_and_of_a_step():
         lines = console.transfer_lines(transfer, num_workers)
         assert lines == [('Workers', num_workers), *servers, step]
     assert console.transfer_lines(NO_TRANSFER, 1) == []
-
-
-def test_headers_step_lines_and_totals_are_what_scripts_look_for():
-    assert console.format_step_header() == 'Step\tImg/sec\ttotal_loss'
-    line = console.format_step(100, Rate(95.83, 0.04, 0.42), StepValues(7.4271))
-    assert line == '100\timages/sec: 95.8 +/- 0.0 (jitter = 0.4)\t7.427'
-    header = console.format_step_header('base_loss', with_accuracy=True)
-    assert header == 'Step\tImg/sec\tbase_loss\ttop_1_accuracy\ttop_5_accuracy'
-    line = console.format_step(1, Rate(1234.56, 1.25, 10.0), StepValues(0.5, 0.0, 1.0))
-    assert line == '1\timages/sec: 1234.6 +/- 1.2 (jitter = 10.0)\t0.500\t0.000\t1.000'
-    assert console.format_step(1, Rate(1.0, 0.0, 0.0), StepValues(math.nan)).endswith('\tnan')
-    dashes = '-' * 64
-    assert console.format_total(12345.678) == f'{dashes}\ntotal images/sec: 12345.68\n{dashes}'
 
 
 def test_errors_and_warnings_are_one_line():

@@ -3,13 +3,11 @@
 import itertools
 import json
 import os
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from tests.support.programs import ROOT, run_process
 from tests.support.sample_results import record_of, sample_document, untimed_document
 from tf_cnn.results.file_names import may_replace, names_in_order, numbered_path
 from tf_cnn.results.result_file import file_version, write_new, write_result
@@ -55,22 +53,6 @@ def test_runs_that_go_on_at_the_same_time_write_different_files(content, tmp_pat
     assert {*targets} == {str(tmp_path / name) for name in names}
     assert sorted(os.listdir(tmp_path)) == sorted(names)
     assert {int(file.read_text()) for file in tmp_path.iterdir()} == {*range(8)}
-
-
-def test_a_result_that_cannot_be_written_leaves_no_file(tmp_path):
-    limited = tmp_path / 'limited'
-    code = f"""
-import resource, signal
-from tf_cnn.results.result_file import write_new
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
-try:
-    write_new('x' * 100, iter([{str(limited)!r}]))
-except OSError:
-    print('refused')
-"""
-    assert run_process([sys.executable, '-c', code], ROOT, 60.0) == (0, 'refused\n', '')
-    assert not [*tmp_path.iterdir()]
 
 
 def test_a_result_without_timed_steps_never_replaces_one_that_has_some(tmp_path):

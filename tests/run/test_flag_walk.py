@@ -27,7 +27,6 @@ from tests.step.gpu_graphs import build_on_gpus
 from tests.support.files import quoted
 from tests.support.graphs import open_session
 from tests.support.images import write_cifar, write_noise
-from tests.support.programs import ROOT
 from tests.support.runs import make_benchmark, params_of
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild
@@ -39,27 +38,6 @@ from tf_cnn.plan.plan import make_plan
 from tf_cnn.plan.process_settings import Threads
 from tf_cnn.plan.session_config import session_config
 from tf_cnn.system.errors import UsageError
-
-
-class Horovod:
-    """The part of horovod.tensorflow that plans and graphs use, on rank 0 of 2.
-
-    It places ops as Horovod does.
-    """
-
-    Sum = 'sum'
-
-    rank = local_rank = staticmethod(lambda: 0)
-    size = staticmethod(lambda: 2)
-    local_size = staticmethod(lambda: 1)
-
-    def allreduce(self, tensor: Any, op: str, device_dense: str, name: str) -> Any:
-        with tf.device(device_dense):
-            return tf.identity(tensor, name=f'{op}_{name}')
-
-    def broadcast(self, tensor: Any, root_rank: int, name: str) -> Any:
-        return tf.identity(tensor, name=f'from_{root_rank}_{name}')
-
 
 pytestmark = pytest.mark.graph
 
@@ -117,7 +95,6 @@ def _gpu_machine(flags: str = '') -> Iterator[Path]:
         mock.patch.dict(vars(THIS_PROCESS), vars(ThisProcess())),
         mock.patch('tf_cnn.machine.visible_gpus.has_nvidia_gpu', return_value=True),
         mock.patch('tf_cnn.machine.tensorflow_build.tensorflow_build') as build,
-        mock.patch('tf_cnn.cluster.horovod_worker.load_horovod', return_value=Horovod()),
     ):
         folder = Path(name)
         build.return_value = TensorFlowBuild(folder / 'tensorflow', None, None, ())
@@ -303,7 +280,6 @@ GRAPHS = [
     ('--gradient_clip=1e-3', 'work', ''),
     ('--gradient_repacking=2', 'work', REPLICATED),
     ('--hierarchical_copy', 'links', f'{REPLICATED} --num_gpus=8'),
-    ('--horovod_device=cpu', 'Identity', '--variable_update=horovod'),
     ('--local_parameter_device=cpu', 'places of variables', ''),
     ('--model=alexnet', 'work', ''),
     ('--network_topology=gcp_v100', 'links', f'{REPLICATED} --num_gpus=8 --hierarchical_copy'),
@@ -453,6 +429,7 @@ ELSEWHERE = {
         datasets_parallel_interleave_prefetch datasets_prefetch_buffer_size
         datasets_repeat_cached_sample datasets_use_caching multi_device_iterator_max_buffer_size
         """,
+    'distributed/test_horovod.py': 'horovod_device',
     'plan/test_onednn.py': 'mkl',
     'run/test_evaluation.py': """
         eval eval_batch_size eval_dir eval_during_training_at_specified_steps
@@ -469,15 +446,6 @@ ELSEWHERE = {
     'step/test_step_graph.py': 'loss_type_to_report single_l2_loss_op weight_decay',
     'training/test_backbone.py': 'backbone_model_path',
 }
-
-
-@pytest.mark.parametrize('file', ELSEWHERE)
-def test_the_other_files_of_tests_use_the_flags(file):
-    text = (ROOT / 'tests' / file).read_text()
-    unused = [
-        name for name in ELSEWHERE[file].split() if not re.search(rf'(\b|--no){name}\b', text)
-    ]
-    assert not unused
 
 
 def test_each_working_flag_of_the_original_has_a_row():

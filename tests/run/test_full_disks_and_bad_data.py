@@ -8,7 +8,6 @@ import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,11 +16,11 @@ import tensorflow.compat.v1 as tf
 
 from models.registry import register_model
 from tests.support.files import file_size_limit, quoted, write_files
+from tests.support.graphs import linear
 from tests.support.images import encoded, example, header_of, write_shard
-from tests.support.outputs import check_error, failed
+from tests.support.outputs import check_error, check_line, failed
 from tests.support.programs import run, run_main
 from tests.support.runs import make_benchmark
-from tf_cnn.graph.event_files import write_scalars
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.shard_faults import explain_fault
@@ -40,12 +39,6 @@ def test_summaries_that_cannot_be_written_end_the_run(tmp_path):
     with file_size_limit(30_000):
         _, err = run_main(*flags.split(), f'--train_dir={tmp_path}', code=1)
     check_error(err, f'--train_dir={tmp_path}')
-
-
-def test_scalars_that_cannot_be_written_are_named(tmp_path):
-    (tmp_path / 'evaluated').mkdir()
-    with file_size_limit(50), failed(f'--eval_dir={tmp_path}/evaluated'):
-        write_scalars(str(tmp_path / 'evaluated'), 'eval_dir', 1, {'accuracy': 0.5})
 
 
 def test_records_fails_if_its_shards_do_not_fit_on_the_disk(tmp_path):
@@ -86,18 +79,6 @@ def test_a_file_about_a_run_that_does_not_fit_leaves_nothing_and_keeps_the_old_f
 
 
 # ---- files that change ---------------------------------------------------------------------------
-
-
-def test_training_and_evaluation_name_a_truncated_checkpoint(tmp_path):
-    flags = [*_RUN.split(), f'--train_dir={tmp_path}']
-    run_main(*flags)
-    [data] = tmp_path.glob('model.ckpt-4.data-*')
-    os.truncate(data, data.stat().st_size // 2)
-    before = {*tmp_path.iterdir()}
-    for more in ([], ['--eval']):
-        _, err = run_main(*flags, *more, code=1)
-        check_error(err, data)
-    assert {*tmp_path.iterdir()} == before
 
 
 JPEG = encoded(np.full([40, 50, 3], 99, np.uint8))
@@ -145,16 +126,12 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
 }
 
 
-def dense(cnn: Any, images: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
-
-
 @pytest.mark.parametrize('name', CHANGES)
 def test_a_run_ends_when_shards_are_damaged_or_change(name, tmp_path):
     (shard, *_), (last_step, change, facts) = write_shards(tmp_path / 'shards'), CHANGES[name]
     if not last_step:
         change(shard)
-    register_model('small', dense, image_size=8)
+    register_model('small', linear, image_size=8)
     with failed(*(fact.format(shard=shard, folder=shard.parent) for fact in facts)):
         flags = '--model=small --noenable_optimizations --num_batches=200 --num_warmup_batches=0'
         for step in make_benchmark(flags, data_dir=shard.parent).steps():
@@ -184,6 +161,14 @@ def test_records_are_not_blamed_where_none_can_be_the_cause(has_shards, error, t
     plan = make_benchmark(data_dir=shard.parent if has_shards else None).plan
     line = explain_fault(error, plan, is_evaluating=False)
     assert line == f'{type(error).__name__}: not a number'
+
+
+@pytest.mark.parametrize('flag', ['eval_batch_size', 'batch_size'])
+def test_out_of_memory_names_the_batch_size_of_its_phase(flag):
+    plan = make_benchmark(f'--{flag}=5 --eval_during_training_every_n_steps=1').plan
+    fault = tf.errors.ResourceExhaustedError(None, None, 'OOM when allocating a tensor')
+    line = explain_fault(fault, plan, is_evaluating=flag == 'eval_batch_size')
+    check_line(line, f'--{flag}=5: out of memory')
 
 
 def write_shards(folder: Path) -> list[Path]:

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from PIL import Image
 
 from models.registry import MODELS, register_model
+from tests.support.graphs import linear
 from tests.support.images import write_mnist
 from tests.support.outputs import check_warning, refused
 from tests.support.runs import BenchmarkRun, document_in, losses, params_of, plan_of, run_benchmark
@@ -31,10 +32,6 @@ DIGITS = np.zeros([40, 28, 28], np.uint8)
 for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[4 + 6 * _label : 8 + 6 * _label] = 255
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
-
-
-def linear(cnn: Any, images: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -88,12 +85,6 @@ def test_mnist_trains(mnist, mode):
     check_warning(trained.err, mnist, '40', '60000')
 
 
-def test_forward_only_reads_the_validation_images(mnist):
-    """Each step reads all of them in another order, so the losses agree."""
-    flags = f'{DIGITS_RUN} --batch_size=20 --forward_only --num_batches=2'
-    assert np.ptp(losses(flags, data_dir=mnist)) < 1e-3
-
-
 @pytest.mark.parametrize('pipeline', ['record_input', 'tf_data'])
 def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_path):
     """The test reads one shard: with several, the order also depends on the readers' speed."""
@@ -113,19 +104,14 @@ def test_resumed_training_reads_records_in_another_order(pipeline, shards, tmp_p
     assert resumed != pytest.approx(first, rel=1e-3)
 
 
-# With random crops the losses of single steps rise and fall. Of the means of 200 steps, with 12
-# seeds each, the largest were 0.09 and 0.51 of the first loss.
-@pytest.mark.parametrize(
-    ('augmentation', 'most'), [('none', 0.1), ('padded_crop', 0.2), ('resized_crop', 0.75)]
-)
-def test_training_on_records_uses_the_classes_of_the_folder(augmentation, most, shards):
+def test_training_on_records_uses_the_classes_of_the_folder(shards):
     steps = '--num_batches=300 --init_learning_rate=0.005'
-    trained = run(shards, f'{RECORDS_RUN} {steps} --augmentation={augmentation}')
+    trained = run(shards, f'{RECORDS_RUN} {steps} --augmentation=none')
     assert 'Dataset:     records (real)\n' in trained.out
     assert 'Num epochs:  150.00\n' in trained.out
     # Guesses among 5 classes have a loss of 1.6, among 1001 of 6.9; the first weights add to it.
     assert trained.losses[0] < 4
-    assert np.mean(trained.losses[-200:]) < most * trained.losses[0]
+    assert np.mean(trained.losses[-200:]) < 0.1 * trained.losses[0]
 
 
 @pytest.mark.parametrize(('model', 'image_size'), [('lenet', 28), ('resnet20', 14)])
@@ -136,17 +122,6 @@ def test_images_are_resized_unless_the_model_takes_any_size(shards, model, image
     assert images.shape.as_list() == [2, image_size, image_size, 3]
 
 
-def test_forward_only_reads_validation_shards_or_else_training_shards(shards, tmp_path):
-    for path in shards.iterdir():
-        (tmp_path / path.name.replace('train-', 'validation-')).write_bytes(path.read_bytes())
-    for folder in (shards, tmp_path):
-        flags = f'{RECORDS_RUN} --batch_size=20 --forward_only --num_batches=1'
-        forward = run_benchmark(flags, data_dir=folder)
-        assert 'Num epochs:  0.50' in forward.out
-    with refused(f'--data_dir={tmp_path}', 'train-00000-of-00001'):
-        run(tmp_path)
-
-
 @pytest.mark.surroundings
 def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
     for name in ('train-00000-of-00002', 'labels.txt'):
@@ -154,23 +129,6 @@ def test_a_warning_and_the_result_count_missing_shards(shards, tmp_path):
     result, _, err = run(tmp_path, f'{RECORDS_RUN} --num_batches=1')
     assert result.run.num_missing_shards == 1
     check_warning(err, f'--data_dir={tmp_path}', '1', '2')
-
-
-@pytest.mark.usefixtures('forget_models')
-@pytest.mark.parametrize('image_size', [28, 20])
-def test_arrays_are_evaluated_exactly(mnist, tmp_path, image_size):
-    """Training and a separate run agree, even if the model needs another image size."""
-    model = f'evaluated{image_size}'
-    register_model(model, linear, data_set='mnist', image_size=image_size)
-    flags = f'--model={model} --eval_batch_size=7 --noenable_optimizations'
-    steps = '--init_learning_rate=0.005 --eval_during_training_at_specified_steps=26'
-    (row,) = run(mnist, f'{flags} {steps}', train_dir=tmp_path).result.evaluations
-    assert (row.num_images, row.step) == (20, 26)
-    assert (row.top_1 or 0) > 0.9
-    (again,) = run_benchmark(
-        f'--eval {flags}', data_dir=mnist, train_dir=tmp_path
-    ).result.evaluations
-    assert (again.num_images, again.top_1, again.top_5) == (20, row.top_1, row.top_5)
 
 
 def test_augmentation_that_does_not_fit_arrays_is_refused(mnist):
@@ -205,22 +163,6 @@ def test_a_resumed_training_goes_on_within_the_order_of_the_images(mnist, tmp_pa
 
     halves = [run(5, train_dir=tmp_path) for _ in range(2)]
     assert halves[0] + halves[1] == run(11)
-
-
-@by_pipeline
-def test_evaluations_crop_images_alike_with_every_pipeline(noise, pipeline):
-    flags = '--model=lenet --data_name=imagenet'
-    configs = [
-        plan_of(flags, data_dir=noise, input_pipeline=name).data for name in (None, pipeline)
-    ]
-    assert [data.augmentation for data in configs] == ['resized_crop', 'padded_crop']
-    assert [data.validation_augmentation for data in configs] == ['resized_crop', 'resized_crop']
-
-
-def test_synthetic_images_can_be_fed():
-    fed = run_benchmark(f'{RECORDS_RUN} --input_pipeline=feed_dict --num_gpus=2')
-    assert fed.result.run.is_synthetic
-    assert fed.losses[0] == pytest.approx(losses(RECORDS_RUN)[0], rel=0.1)
 
 
 @by_pipeline

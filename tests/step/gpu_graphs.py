@@ -99,11 +99,9 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     return GpuGraph(plan, graph, step_graph, frozenset(step))
 
 
-def optimize(gpu_graph: GpuGraph, capability: str, *, chooses_format: bool = False) -> tf.GraphDef:
+def optimize(gpu_graph: GpuGraph, capability: str) -> tf.GraphDef:
     """Returns the graph of a step after TensorFlow's graph passes, for a GPU of this compute
-    capability, such as '9.0'.
-
-    chooses_format: also runs the layout pass, which a run does not.
+    capability, such as '9.0', and after the layout pass, which a run does not have.
     """
     with gpu_graph.graph.as_default():
         meta_graph = tf.train.export_meta_graph()
@@ -114,8 +112,7 @@ def optimize(gpu_graph: GpuGraph, capability: str, *, chooses_format: bool = Fal
     rewrites = config.graph_options.rewrite_options
     # Small graphs are optimized, too.
     rewrites.min_graph_nodes = -1
-    if chooses_format:
-        rewrites.layout_optimizer = rewrites.ON
+    rewrites.layout_optimizer = rewrites.ON
     environment = {'architecture': capability, 'cuda': '12050', 'cudnn': '90300'}
     gpu = DeviceProperties(
         type='GPU', num_cores=132, frequency=1700, memory_size=80 << 30, environment=environment

@@ -13,7 +13,13 @@ import tf_cnn.step.constant_weights
 from models.model_spec import Network
 from models.networks import build_network
 from models.registry import MODELS, register_model
-from tests.support.graphs import DATA_FORMATS, open_session, random_images, random_weight
+from tests.support.graphs import (
+    DATA_FORMATS,
+    normalised,
+    open_session,
+    random_images,
+    random_weight,
+)
 from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.step.build import build_step
@@ -119,11 +125,6 @@ def test_constants_give_the_logits_of_batch_norm(name):
     in_16_bits, _ = frozen_logits(network, images, weights, 'NHWC', tf.bfloat16)
     # bfloat16 has 8 bits, and layers add up their errors.
     assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
-
-
-def normalised(cnn: Any, x: Any, num_classes: int) -> Any:
-    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
 
 
 @pytest.fixture

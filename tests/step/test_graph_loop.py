@@ -1,6 +1,5 @@
 """A loop in the graph takes the same steps, bit for bit, as single session calls."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,12 @@ import tensorflow.compat.v1 as tf
 from models.registry import register_model
 from preprocessing import ImageOptions
 from tests.step.gpu_graphs import (
-    GpuGraph,
     build_on_gpus,
     crossings,
     is_on_gpu,
     ops_without_kernel,
 )
-from tests.support.graphs import cpus, needed_by, open_session
+from tests.support.graphs import cpus, linear, needed_by, open_session
 from tests.support.images import encoded, example, write_digits, write_shard
 from tests.support.outputs import refused
 from tests.support.runs import BenchmarkRun, params_of, run_benchmark
@@ -44,10 +42,6 @@ def models(forget_models: None) -> None:
 
 def dropping(cnn: Any, images: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.dropout(cnn.flatten(images), 0.5), num_classes, 'logits')
-
-
-def linear(cnn: Any, images: Any, num_classes: int) -> Any:
-    return cnn.dense(cnn.flatten(images), num_classes, 'logits')
 
 
 def trained(flags: str, **values: Any) -> BenchmarkRun:
@@ -178,15 +172,6 @@ def test_on_gpus_one_signal_for_each_device_starts_a_step():
     assert is_on_gpu(condition)
 
 
-def loop_of(gpu_graph: GpuGraph) -> GpuGraph:
-    """Returns the graph with the ops of a session call that takes several steps."""
-    with gpu_graph.graph.as_default():
-        loop = GraphLoop(gpu_graph.step_graph.fetches)
-    return replace(
-        gpu_graph, step=frozenset(needed_by([value.op for value in loop.values.values()]))
-    )
-
-
 ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'steps_per_run': 9}
 
 
@@ -201,40 +186,17 @@ ON_DEVICE: dict[str, Any] = {'model': 'mnist', 'input_pipeline': 'device', 'step
     ids=str,
 )
 def test_on_a_gpu_only_the_number_of_steps_comes_from_the_host(flags, tmp_path):
-    loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags))
+    gpu_graph = build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **flags)
+    with gpu_graph.graph.as_default():
+        values = GraphLoop(gpu_graph.step_graph.fetches).values.values()
+    # The ops of a session call that takes several steps.
+    loop = replace(gpu_graph, step=frozenset(needed_by([value.op for value in values])))
     # It comes once for all steps, and their values are fetched after the last step.
     assert crossings(loop.step) == ['num_steps:0']
     assert {op.device for op in loop.step} == {'/device:GPU:0'}
     assert ops_without_kernel(loop) == {}
     for kind in ('LoopCond', 'TensorArrayV3', 'TensorArrayWriteV3', 'TensorArrayGatherV3'):
         assert loop.of_type(kind)
-
-
-def test_a_gpu_tells_the_host_of_a_step_only_whether_its_gradients_are_finite(tmp_path):
-    """The host needs this to decide which ops run."""
-    scale: dict[str, Any] = {'precision': 'fp16', 'fp16_enable_auto_loss_scale': True}
-    loop = loop_of(build_on_gpus(data_dir=write_digits(tmp_path), **ON_DEVICE, **scale))
-    number, finite = crossings(loop.step)
-    assert number == 'num_steps:0'
-    assert re.fullmatch(r'steps/while/step/All_\d+:0', finite)
-
-
-def test_gpus_exchange_gradients_and_four_scalars_and_nothing_with_the_host(tmp_path):
-    loop = loop_of(
-        build_on_gpus(2, variable_update='replicated', data_dir=write_digits(tmp_path), **ON_DEVICE)
-    )
-    assert {op.device for op in loop.step} == {'/device:GPU:0', '/device:GPU:1'}
-    names = [name.removeprefix('steps/while/step/') for name in crossings(loop.step)]
-    gradients = [name for name in names if name.startswith('AddN') or '/gradients/' in name]
-    # Eight variables: one gradient of each goes to the other GPU, and the sum comes back.
-    assert len(gradients) == 2 * 8
-    # The learning rate, the loss scale and the loss.
-    assert sorted({*names} - {*gradients}) == [
-        'Cast_1:0',
-        'Const:0',
-        'num_steps:0',
-        'tower_1/Mean:0',
-    ]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(tmp_path):

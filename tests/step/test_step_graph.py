@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.layers import LayerBuilder
 from tests.support.graphs import (
     assert_close,
     batch_of,
     convolved,
     cpus,
+    linear,
     make_manager,
     needed_by,
     open_session,
@@ -161,9 +161,6 @@ def test_updates_compute_nothing_that_the_step_does_not_need():
 
 @pytest.mark.parametrize('smoothing', [0.0, 0.1])
 def test_a_smoothed_label_has_a_part_of_every_class(smoothing):
-    def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-        return cnn.dense(cnn.flatten(x), num_classes, 'logits')
-
     settings: dict[str, Any] = {
         'network': linear,
         'weight_decay': 0.0,

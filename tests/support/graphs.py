@@ -77,9 +77,18 @@ def plain(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 7, 'hidden')), num_classes, 'logits')
 
 
+def linear(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+
+def normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.relu(cnn.batch_norm(cnn.conv(x, 4, 3, 'conv', use_bias=False), 'norm'))
+    return linear(cnn, x, num_classes)
+
+
 def convolved(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     x = cnn.max_pool(cnn.relu(cnn.conv(x, 4, 3, 'conv')), 2, 2)
-    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+    return linear(cnn, x, num_classes)
 
 
 def transformer(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:

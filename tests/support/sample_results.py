@@ -12,7 +12,7 @@ from msgspec import convert
 from numpy.typing import ArrayLike, NDArray
 
 from tf_cnn.machine.run_environment import fingerprint
-from tf_cnn.results.document import Failure, Result, read_document
+from tf_cnn.results.document import Result, read_document
 from tf_cnn.results.sections import Phase, RunSection, Section, StatisticsSection
 from tf_cnn.results.steps import PauseCause, Step, StepLog, StepValues
 from tf_cnn.system.documents import as_json
@@ -198,13 +198,6 @@ def record_of(document: Mapping[str, Any], source: str = 'sample.json') -> Resul
 def sample_record(**changes: Any) -> Result:
     """Returns sample_document as read from a file."""
     return record_of(sample_document(**changes))
-
-
-def failed_run(**changes: Any) -> Failure:
-    """Returns sample_failure as read from a file."""
-    failure = read_document(json.dumps(sample_failure(**changes)), 'failed.json')
-    assert isinstance(failure, Failure)
-    return failure
 
 
 def write_document(path: Path | str, document: Mapping[str, Any]) -> Path:

@@ -56,7 +56,7 @@ def test_training_starts_from_the_variables_that_fit(backbone, tmp_path):
         'parameter_server': two_towers,
     }
     losses = {}
-    pretrained = values_in(backbone)
+    pretrained, flag = values_in(backbone), f'--backbone_model_path={backbone}'
     for name, flags in modes.items():
         folder = tmp_path / name
         training = run(train_dir=str(folder), backbone_model_path=str(backbone), **flags)
@@ -70,22 +70,16 @@ def test_training_starts_from_the_variables_that_fit(backbone, tmp_path):
             assert not np.any(begun[f'{variable}/momentum'])
         assert begun['logits/kernel'].shape == (512, 1001)
         assert np.ptp(begun['logits/kernel']) > 0
-        check_lines(training.err, backbone)
+        (restored,) = [line for line in training.err.splitlines() if 'conv1/bias' in line]
+        check_line(restored, '6', '8', backbone, *FITTING)
+        # Warnings name the variables that do not fit, and those that are not used.
+        kernel = ('logits/kernel', f'[512, {NUM_CLASSES}]', '[512, 1001]')
+        bias = ('logits/bias', f'[{NUM_CLASSES}]', '[1001]')
+        check_warning(training.err, flag, '2', '8', *bias, *kernel)
+        check_warning(training.err, flag, '1', '9', 'conv3/kernel')
+        assert len(warnings_in(training.err)) == 2
     # All towers start from the backbone.
     assert losses['replicated'] == pytest.approx(losses['parameter_server'], rel=1e-5)
-
-
-def check_lines(err: str, backbone: Path) -> None:
-    """Checks that a line names the restored variables, and warnings name those that do not fit,
-    and those that are not used.
-    """
-    (restored,) = [line for line in err.splitlines() if 'conv1/bias' in line]
-    check_line(restored, '6', '8', backbone, *FITTING)
-    flag = f'--backbone_model_path={backbone}'
-    kernel = ('logits/kernel', f'[512, {NUM_CLASSES}]', '[512, 1001]')
-    check_warning(err, flag, '2', '8', 'logits/bias', f'[{NUM_CLASSES}]', '[1001]', *kernel)
-    check_warning(err, flag, '1', '9', 'conv3/kernel')
-    assert len(warnings_in(err)) == 2
 
 
 @pytest.mark.surroundings

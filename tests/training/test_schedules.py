@@ -172,14 +172,6 @@ def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it():
         assert plan.params.run.num_timed == np.ceil(0.03 * 1_281_167 / plan.global_batch_size)
 
 
-def test_each_worker_counts_its_own_images_where_nobody_trains():
-    plan = plan_of(
-        model='resnet50', batch_size=50, num_gpus=2, forward_only=True, **first_worker(2)
-    )
-    assert (plan.images_per_global_step, plan.global_batch_size) == (2 * 50, 2 * 2 * 50)
-    assert not plan.is_synchronous
-
-
 def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_path):
     for subset, count in (('train', 40), ('validation', 24)):
         zeros = np.zeros([count, 28, 28], np.uint8)
@@ -194,7 +186,6 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
         ({'num_epochs': 1.1, 'batch_size': 600} | synthetic, 110, 1.1),
         ({'num_epochs': 0.001}, 1, 0.1),
         ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
-        ({'num_batches': 3, 'forward_only': True}, 3, 0.5),
         (evaluation, 'all', 1.0),
         (evaluation | {'num_eval_epochs': 2.5}, 'all', 2.5),
         (evaluation | {'num_eval_batches': 9}, 9, 1.5),

@@ -4,7 +4,6 @@ checks.
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +15,6 @@ from tests.support.images import (
     flip_a_bit,
     picture,
     shard_paths,
-    write_photos,
-    write_shards_of,
 )
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run_main
@@ -27,25 +24,10 @@ from tf_cnn.system.errors import install_command
 pytestmark = pytest.mark.graph
 
 
-@pytest.fixture(scope='module')
-def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_photos(tmp_path_factory.mktemp('photos'))
-
-
-@pytest.fixture(scope='module')
-def shards(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_shards_of(photos, tmp_path_factory.mktemp('shards'))
-
-
 def numbers_in(text: str, *facts: object) -> list[str]:
     """The numbers in the one line of a text that names all of the facts."""
     (line,) = (line for line in text.splitlines() if all(str(fact) in line for fact in facts))
     return re.findall(r'\d+', line)
-
-
-def test_more_shards_than_images_are_refused(photos, tmp_path):
-    with refused('--shards=26', f'--input={photos}', ' 25 '):
-        convert(photos, tmp_path, '--shards=26')
 
 
 def test_without_pillow_the_command_that_installs_it_is_named(photos, tmp_path, monkeypatch):
@@ -71,18 +53,6 @@ def test_files_that_are_left_out_or_passed_over_are_named_and_counted(photos, tm
     assert sorted(passed_over) == ['1', '1', '2']
 
 
-def test_the_summary_of_a_split_has_both_subsets(photos, tmp_path, capfd):
-    write_files(tmp_path / 'photos/owl', {'1.jpg': encoded(picture())})
-    for name in ('bird', 'cat', 'zebra'):
-        (tmp_path / 'photos' / name).symlink_to(photos / name)
-    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=2', '--validation=0.25')
-    train, validation = capfd.readouterr().out.split('validation: ')
-    assert numbers_in(train, 'train: ')[:3] == ['19', '4', '2']
-    assert validation.startswith('6 images of 3 classes in 1 shard ')
-    assert 'owl' not in train
-    assert numbers_in(validation, 'classes without an image', 'owl') == ['1']
-
-
 def test_images_of_other_formats_are_converted_or_named(tmp_path, capfd):
     frames = encoded(picture(), 'GIF', save_all=True, append_images=[picture(mode='L')])
     files = {'a/1.gif': frames, 'a/2.WEBP': encoded(picture(), 'WEBP')}
@@ -97,35 +67,15 @@ def test_images_of_other_formats_are_converted_or_named(tmp_path, capfd):
     assert numbers_in(err, 'passed over 10 more', 'WEBP') == ['10']
 
 
-def test_only_the_first_classes_without_an_image_are_named(photos, tmp_path, capfd):
-    for name in ('bird', 'cat', 'zebra'):
-        (tmp_path / 'photos' / name).mkdir(parents=True)
-        (tmp_path / 'photos' / name / '1.png').symlink_to(photos / name / '7.png')
-    for index in range(12):
-        (tmp_path / 'photos' / f'empty{index:02d}').mkdir()
-    convert(tmp_path / 'photos', tmp_path / 'out', '--shards=1')
-    out = capfd.readouterr().out
-    assert numbers_in(out, 'classes without an image', ' (empty00, ')[0] == '12'
-    assert 'empty04 and 7 more' in out
-    labels = (tmp_path / 'out' / 'labels.txt').read_text().split()
-    assert (len(labels), labels[-2]) == (1 + 15, 'empty11')
-
-
-def test_a_check_of_good_shards_prints_what_they_hold(shards):
-    out, _ = run_main('records', f'--check={shards}')
-    numbers_in(out, shards, '0..3', 'labels.txt')
+def test_a_check_of_good_shards_prints_what_they_hold(good_shards):
+    out, _ = run_main('records', f'--check={good_shards}')
+    numbers_in(out, good_shards, '0..3', 'labels.txt')
     # Shards present and expected, records, labels seen and possible.
     assert numbers_in(out, 'train: ') == ['4', '4', '24', '3', '4']
 
 
-def test_without_a_file_of_labels_imagenets_labels_count(shards, tmp_path):
-    write_files(tmp_path, {path.name: path.read_bytes() for path in shard_paths(shards)})
-    out, _ = run_main('records', f'--check={tmp_path}')
-    numbers_in(out, '0..1000', 'ImageNet', 'labels.txt')
-
-
-def test_a_missing_shard_is_named(shards, tmp_path):
-    write_files(tmp_path, content(shards))
+def test_a_missing_shard_is_named(good_shards, tmp_path):
+    write_files(tmp_path, content(good_shards))
     missing = shard_paths(tmp_path)[2]
     missing.unlink()
     out, err = run_main('records', f'--check={tmp_path}', code=1)
@@ -135,9 +85,9 @@ def test_a_missing_shard_is_named(shards, tmp_path):
     numbers_in(out, f'{missing}: ')
 
 
-def test_every_subset_is_checked_unless_a_flag_names_one(shards, tmp_path):
-    write_files(tmp_path, content(shards))
-    for index, path in enumerate(shard_paths(shards)):
+def test_every_subset_is_checked_unless_a_flag_names_one(good_shards, tmp_path):
+    write_files(tmp_path, content(good_shards))
+    for index, path in enumerate(shard_paths(good_shards)):
         (tmp_path / shard_name('validation', index, 4)).write_bytes(path.read_bytes())
     flip_a_bit(tmp_path / shard_name('validation', 3, 4))
     out, _ = run_main('records', f'--check={tmp_path}', '--subset=train')
