@@ -85,14 +85,13 @@ def frozen_logits(
 
 
 def twice(cnn: Any, x: Any, num_classes: int) -> Any:
-    """Has batch norms that do not fold into a convolution: after a sum, after an output that is
-    used twice, and a norm that is used twice.
+    """Has batch norms that do not fold into a convolution: after a sum, and after an output that is
+    used twice.
     """
     first = cnn.conv(x, 4, 3, 'first')
-    second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'shared')
-    x = cnn.batch_norm(first, 'norm_of_first') + cnn.batch_norm(
-        cnn.conv(second, 4, 1, 'third'), 'shared'
-    )
+    second = cnn.batch_norm(cnn.conv(first, 4, 3, 'second', use_bias=False), 'norm_of_second')
+    third = cnn.batch_norm(cnn.conv(second, 4, 1, 'third'), 'norm_of_third')
+    x = cnn.batch_norm(first, 'norm_of_first') + third
     x = cnn.relu(cnn.batch_norm(x, 'norm_of_sum'))
     x = cnn.batch_norm(cnn.conv(x, 4, 3, 'with_bias'), 'norm_with_bias')
     return cnn.dense(cnn.global_avg_pool(x), num_classes, 'logits')
