@@ -40,7 +40,7 @@ def test_each_form_of_a_flag_is_read():
         '--allow_growth=T --gradient_clip=1 --gradient_clip=1e-2 --device=CPU --data_format=nhwc '
         '--trace_file= --init_learning_rate='
     )
-    assert parse_argv(argv.split()).params == Params().replace(
+    assert parse_argv(argv.split()).params == Params().with_values(
         batch_size=32,
         num_gpus=2,
         model='lenet',
@@ -58,7 +58,7 @@ def test_flags_are_read_from_files(tmp_path):
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
     # A file that includes itself is read once.
     second.write_text(f'--model=lenet\n--flagfile={first}\n')
-    expected = Params().replace(model='lenet', batch_size=8, num_batches=3)
+    expected = Params().with_values(model='lenet', batch_size=8, num_batches=3)
     for argv in (
         [f'--flagfile={first}'],
         ['--flagfile', str(first)],

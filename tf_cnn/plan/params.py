@@ -89,8 +89,8 @@ class Params:
     data: DataConfig = field(default_factory=DataConfig)
     inputs: PipelineConfig = field(default_factory=PipelineConfig)
     variables: VariableConfig = field(default_factory=VariableConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    training: OptimizerConfig = field(default_factory=OptimizerConfig)
+    numerics: PrecisionConfig = field(default_factory=PrecisionConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -107,8 +107,8 @@ class Params:
         """Returns the values of all flags by name."""
         return {name: self.value(name) for name in SPECS}
 
-    def replace(self, **values: Any) -> 'Params':
-        """Returns a copy with other values of some flags."""
+    def with_values(self, **values: Any) -> 'Params':
+        """Returns a copy with other values of some flags, without a check."""
         changed: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             changed.setdefault(_GROUP_OF[name], {})[name] = value
@@ -203,7 +203,9 @@ class Params:
 
     def without_ignored(self, rules: RuleContext) -> 'Params':
         """Returns a copy with the default of each flag that has no effect in this run."""
-        return self.replace(**{name: SPECS[name].default for name in self.reasons_to_ignore(rules)})
+        return self.with_values(
+            **{name: SPECS[name].default for name in self.reasons_to_ignore(rules)}
+        )
 
     def resolve(self, context: 'Context', groups: Sequence[str]) -> 'Params':
         """Decides what these groups left to the run. A group sees the resolved flags of the groups
@@ -238,7 +240,7 @@ WITHOUT_TENSORFLOW = (
     'results',
 )
 WITH_DEVICES = ('devices', 'variables')
-WITH_THREADS = ('devices', 'optimizer')
+WITH_THREADS = ('devices', 'training')
 GROUPS: Mapping[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'
 }

@@ -130,7 +130,7 @@ class Plan:
         from tf_cnn.training.precision import make_precision
 
         has_loss = self.params.trains and not self.params.run.exchange_only
-        return make_precision(self.params.precision, has_loss=has_loss)
+        return make_precision(self.params.numerics, has_loss=has_loss)
 
     @property
     def context(self) -> Context:
