@@ -197,6 +197,7 @@ class Plan:
 class ServerPlan:
     """A server: a parameter server, or a worker that a controller drives."""
 
+    params: Params
     cluster_role: ClusterRole
     session: 'SessionConfig'
     warnings: tuple[str, ...]
@@ -280,7 +281,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             used = params.without_ignored(rules)
             devices = choose_devices(used, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
-        return ServerPlan(cluster_role, session, tuple(warnings))
+        return ServerPlan(params, cluster_role, session, tuple(warnings))
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
     context = dataclasses.replace(context, devices=devices)
     resolved = resolved.resolve(context, WITH_DEVICES)
