@@ -1,19 +1,26 @@
 """One run of the benchmark, from top to bottom: plan, join, build, prepare, steps, finish."""
 
 import contextlib
+import dataclasses
 import functools
 import sys
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tf_cnn.machine.quiet import import_tensorflow_quietly, quiet_start
+
+if 'tensorflow' not in sys.modules:
+    import_tensorflow_quietly()
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.cluster.serve import run_server
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.tensorflow_import import without_garbage_collection
 from tf_cnn.inputs.pipeline_stages import format_memory
 from tf_cnn.machine.peak import measure_peak
-from tf_cnn.machine.quiet import quiet_start
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
 from tf_cnn.plan.params import Params, Role
 from tf_cnn.plan.parsing import make_params
@@ -38,13 +45,27 @@ from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
 from tf_cnn.system.signals import SIGNALS
 
 __all__ = ['BenchmarkCNN', 'make_params', 'setup']
+# Names of the original's module, and what has taken their place.
+_REPLACEMENTS = {
+    'allreduce': 'make_params(all_reduce_spec=...), or register_variable_mgr for sums of your own',
+    'convnet_builder': 'register_model, whose networks get layers as cnn',
+    'datasets': 'make_params(data_dir=..., data_name=...)',
+    'define_flags': 'make_params, which takes flags by name',
+    'flags': 'make_params, which takes flags by name',
+    'log_fn': 'cnn_util.log_fn',
+    'make_params_from_flags': 'make_params, or tf_cnn_benchmarks.main for a command line',
+    'model_config': 'make_params(model=...), or register_model for a network of your own',
+    'test_util': 'run, or read_result for a file of --result_file',
+    'variable_mgr_util': 'register_variable_mgr, for a mode of your own',
+}
 
 
 class BenchmarkCNN:
     """One run of the benchmark, by one process or as a worker of a cluster.
 
     Args:
-      params: the settings, or the plan that setup() made from them.
+      params: the settings, or the plan that was made from them.
+      dataset, model: None: the settings name both.
       console: prints the lines. By default a run prints as the command does after setup(), else
         nothing, and warnings become Python warnings.
       argv: the command line that started the run, without the program.
@@ -60,20 +81,32 @@ class BenchmarkCNN:
 
     def __init__(
         self,
-        params: Params | Plan,
+        params: Params | Plan | ServerPlan,
+        dataset: None = None,
+        model: None = None,
+        *,
         console: Console | None = None,
         argv: Sequence[str] = (),
         start_time: float | None = None,
     ) -> None:
-        is_set_up = isinstance(params, Plan)
+        if dataset is not None or model is not None:
+            raise UsageError(
+                'BenchmarkCNN: it takes no object for dataset or model; use make_params('
+                'data_dir=..., model=...), and register_model for a network of your own'
+            )
+        is_set_up = isinstance(params, Params) and params.is_set_up
         self._is_silent = console is None and not is_set_up
         self._has_banner = False
         self._console = console or (Console(sys.stdout, sys.stderr) if is_set_up else Console())
         self._argv = argv
         self._start_time = start_time or time.perf_counter()
-        self.plan = self._apply_process_settings(
-            params if isinstance(params, Plan) else setup(params)
-        )
+        plan = params if isinstance(params, Plan | ServerPlan) else _make_plan(params)
+        self._apply_process_settings(plan)
+        self._server: ServerPlan | None = None
+        if isinstance(plan, ServerPlan):
+            self._server = plan
+        else:
+            self.plan = plan
         self._has_run = False
 
     def print_info(self) -> None:
@@ -87,24 +120,53 @@ class BenchmarkCNN:
             raise UsageError(
                 'print_info: a run prints nothing without setup; use BenchmarkCNN(setup(params))'
             )
-        self._console.result(make_banner(self.plan).partition('\n')[2])
-        self._has_banner = True
+        if self._server is None:
+            self._console.result(make_banner(self.plan).partition('\n')[2])
+            self._has_banner = True
 
-    def run(self) -> Result:
-        """Trains, or evaluates with --eval, and returns the result that --result_file writes.
+    def run(self) -> dict[str, float]:
+        """Trains, or evaluates with --eval, or serves, and returns Result.original_statistics() of
+        `result`; a server of a cluster returns {} when the training tasks have exited.
+
+        Raises:
+          RunError: a fault while running; its attribute `result` holds the measurements before it.
+        """
+        if self._server:
+            role, flags = self._server.cluster_role, self._server.params.cluster
+            assert role.cluster
+            run_server(
+                role.cluster,
+                self._server.session.config,
+                settings=role.shared_settings,
+                is_synchronous=role.is_synchronous,
+                connect_secs=flags.connect_timeout_secs,
+                linger_secs=flags.ps_linger_secs,
+                report=self._console.progress,
+                warn=self._console.warning,
+            )
+            return {}
+        if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
+            measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
+            self._report, self._has_run = self._make_report(), True
+            measure(self.plan, self._console, self._report)
+        else:
+            with contextlib.closing(self.steps()) as all_steps:
+                for _ in all_steps:
+                    pass
+        return self.result.original_statistics()
+
+    @property
+    def result(self) -> Result:
+        """The document of the last run, which --result_file writes.
 
         In a cluster, the result of the chief has the steps of all workers. The result of another
         worker has only the steps of that worker.
 
         Raises:
-          RunError: a fault while running; its attribute `result` holds the measurements before it.
+          UsageError: there was no run, or the process is a server.
         """
-        if self.plan.role in (Role.EVALUATION, Role.INPUT_ONLY):
-            measure = evaluate_checkpoints if self.plan.role is Role.EVALUATION else measure_input
-            return measure(self.plan, self._console, self._make_report())
-        with contextlib.closing(self.steps()) as all_steps:
-            for _ in all_steps:
-                pass
+        if not self._has_run:
+            raise UsageError('result: there is none before run(), or in a server')
         return self._report.result
 
     def steps(self) -> Generator[Step[StepValues], None, None]:
@@ -116,15 +178,21 @@ class BenchmarkCNN:
         far. Close it explicitly (contextlib.closing) before the program ends.
 
         Raises:
-          UsageError: --eval and --input_only take no steps of a model; call run().
+          UsageError: --eval, --input_only and servers take no steps of a model; call run().
         """
+        if self._server:
+            job = self._server.cluster_role.job
+            raise UsageError(f'--job_name={job}: this process serves others; call run()')
         if self.plan.role is Role.EVALUATION:
             raise UsageError('--eval: it takes no steps; call run()')
         if self.plan.role is Role.INPUT_ONLY:
             raise UsageError('--input_only: it takes no steps of a model; call run()')
         if self._has_run:
             # This run continues from a checkpoint of the previous run, if there is one.
-            self.plan = self._apply_process_settings(setup(self.plan.unresolved))
+            plan = _make_plan(self.plan.unresolved)
+            assert isinstance(plan, Plan)
+            self._apply_process_settings(plan)
+            self.plan = plan
             self._argv, self._start_time = (), time.perf_counter()
         self._has_run = True
         plan = self.plan
@@ -156,11 +224,10 @@ class BenchmarkCNN:
         report.has_banner, self._has_banner = self._has_banner, False
         return report
 
-    def _apply_process_settings(self, plan: Plan) -> Plan:
+    def _apply_process_settings(self, plan: Plan | ServerPlan) -> None:
         THIS_PROCESS.apply(plan.session.process)
         for line in plan.warnings:
             self._console.warning(line)
-        return plan
 
     # ---- build -----------------------------------------------------------------------------------
 
@@ -370,11 +437,17 @@ class BenchmarkCNN:
             self._console.warning(line)
 
 
-def setup(params: Params) -> Plan:
-    """Prepares this process for a run, and returns what BenchmarkCNN takes.
+def setup(params: Params) -> Params:
+    """Checks the settings on this machine, starts TensorFlow for them, and returns them for a run
+    that prints as the command does.
 
     Raises UsageError in the cases of BenchmarkCNN.
     """
+    _make_plan(params)
+    return dataclasses.replace(params, is_set_up=True)
+
+
+def _make_plan(params: Params) -> Plan | ServerPlan:
     if not isinstance(params, Params):
         raise UsageError(
             f'BenchmarkCNN: it takes the settings that make_params() returns, not {params!r:.60}'
@@ -385,9 +458,11 @@ def setup(params: Params) -> Plan:
             'Python, call run() each time'
         )
     with quiet_start(verbose=params.run.verbose):
-        plan = make_plan(params, ProcessEnvironment())
-    if isinstance(plan, ServerPlan):
-        raise UsageError(
-            f'--job_name={plan.cluster_role.job}: this process serves others and runs no benchmark'
-        )
-    return plan
+        return make_plan(params, ProcessEnvironment())
+
+
+if not TYPE_CHECKING:
+    # Else type checkers would accept any name.
+    def __getattr__(name: str) -> None:
+        hint = f'; use {_REPLACEMENTS[name]}' if name in _REPLACEMENTS else ''
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}{hint}')

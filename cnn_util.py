@@ -3,6 +3,8 @@
 docs/from_the_original.md lists all of them. Does not import TensorFlow before it is needed.
 """
 
+from tf_cnn.machine.quiet import import_tensorflow_quietly
+
 
 def log_fn(log: object) -> None:
     """Prints a line of the log."""
@@ -11,6 +13,7 @@ def log_fn(log: object) -> None:
 
 def tensorflow_version_tuple() -> tuple[int, int, str]:
     """Returns the version of TensorFlow, such as (2, 21, '0')."""
+    import_tensorflow_quietly()
     import tensorflow as tf
 
     major, minor, patch = tf.__version__.split('.', 2)

@@ -64,7 +64,7 @@ def bare_loop(params: Params) -> Iterator[TakeSteps]:
 
 @contextlib.contextmanager
 def loop_by_hand(params: Params) -> Iterator[TakeSteps]:
-    sizes = params.run.model, params.run.batch_size, params.precision.precision
+    sizes = params.run.model, params.run.batch_size, params.numerics.precision
     step = plain_tensorflow.make_step(*sizes, forward_only=params.run.forward_only)
     yield lambda count: [step() for _ in range(count)]
 

@@ -150,7 +150,9 @@ import after_backward
 
 workload = {'model_file': 'my_model.py', 'model': 'narrow', 'device': 'cpu', 'num_batches': 2}
 params = make_params(**workload, variable_update='after_backward', num_gpus=2)
-print(BenchmarkCNN(params).run().run.variable_update)
+benchmark = BenchmarkCNN(params)
+assert benchmark.run()['num_steps'] == 2
+print(benchmark.result.run.variable_update)
 print({'models', 'variable_mgr', 'preprocessing', 'benchmark_cnn', 'errors'} & {*sys.modules})
 """
 
@@ -176,7 +178,8 @@ def test_a_type_checker_sees_the_types_of_the_public_names(binaries, tmp_path):
     (tmp_path / 'program.py').write_text(
         'from pathlib import Path\n'
         'from tf_cnn_benchmarks import BenchmarkCNN, Result, VariableMgr, make_params, '
-        'read_result, register_model\nreveal_type(BenchmarkCNN(make_params(model="lenet")).run())\n'
+        'read_result, register_model\n'
+        'reveal_type(BenchmarkCNN(make_params(model="lenet")).result)\n'
         'reveal_type(read_result(Path("r.json")))\nreveal_type(VariableMgr.get_devices)\n'
         'reveal_type(register_model)\ndef rate(result: Result) -> float | None:\n'
         '    return result.images_per_second\nmake_params(3)\n'

@@ -1,39 +1,44 @@
 """Programs that import the Python modules of the original run unchanged."""
 
 import json
+import re
+from typing import Any
 
 import pytest
 
+import benchmark_cnn
 from benchmark_cnn import BenchmarkCNN, make_params
-from tests.support.outputs import read_output, refused
-from tests.support.programs import ROOT, run_in_fork
+from tests.support.outputs import check_line, read_output, refused
+from tests.support.programs import ROOT, run_in_fork, run_python
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
 # The calls of a service that measures the models of a catalogue.
 CALLER = """
-import os, sys
+import json, os, sys
 
 os.chdir(sys.argv[1])
 flags = {'model': 'lenet', 'batch_size': 4, 'num_batches': 6, 'num_gpus': 2, 'device': 'cpu'}
 logs = {'benchmark_log_dir': 'logs', 'benchmark_test_id': 'lenet-2'}
 evaluation = {'eval_during_training_every_n_steps': 6, 'num_eval_batches': 1}
-params = benchmark_cnn.make_params(**flags, **logs, **evaluation, num_warmup_batches=1)
+params = benchmark_cnn.make_params(**logs, **evaluation, num_warmup_batches=1)
+params = params._replace(**{**flags, 'batch_size': 2})
 params = benchmark_cnn.setup(params)
-bench = benchmark_cnn.BenchmarkCNN(params)
+params = params._replace(batch_size=2 * params.batch_size)
+assert (params.model, params._asdict()['num_gpus']) == ('lenet', 2)
+bench = benchmark_cnn.BenchmarkCNN(params, dataset=None, model=None)
 version = cnn_util.tensorflow_version_tuple()
 log_fn('TensorFlow:  %i.%i' % (version[0], version[1]))
 bench.print_info()
 statistics = bench.run()
-with open('statistics.txt', 'w') as file:
-    for key in statistics.keys():
-        assert statistics[key] == statistics.get(key)
-        file.write('%s %r\\n' % (key, statistics[key]))
-assert 'images_per_sec' in statistics and 'no_such_key' not in statistics
+assert len([*statistics]) == len(statistics.items()) == len(statistics)
+statistics['git_commit'] = 1
+with open('statistics.json', 'w') as file:
+    json.dump(statistics, file)
 """
 KEYS = (
     'num_workers num_steps average_wall_time images_per_sec last_average_loss top_1_accuracy '
-    'top_5_accuracy'
+    'top_5_accuracy git_commit'
 )
 
 
@@ -50,8 +55,7 @@ def test_a_caller_of_the_originals_modules_gets_its_lines_numbers_and_logs(impor
     )
     assert output.banner['Batch size'] == ['8 global', '4 per device']
     assert [number for number, *_ in output.steps] == [1, 6]
-    lines = (tmp_path / 'statistics.txt').read_text().splitlines()
-    values = {key: float(value) for key, value in map(str.split, lines)}
+    values = json.loads((tmp_path / 'statistics.json').read_text())
     assert [*values] == KEYS.split()
     assert (values['num_workers'], values['num_steps']) == (1, 6)
     assert f'{values["images_per_sec"]:.2f}' == output.total
@@ -65,6 +69,43 @@ def test_a_caller_of_the_originals_modules_gets_its_lines_numbers_and_logs(impor
     }
 
 
-def test_print_info_needs_setup():
+def test_a_server_takes_no_steps_and_has_no_result():
+    cluster_flags = {'job_name': 'ps', 'ps_hosts': 'localhost:1', 'worker_hosts': 'localhost:2'}
+    server = BenchmarkCNN(make_params(model='lenet', device='cpu', **cluster_flags))
+    with refused('--job_name=ps', 'run()'):
+        next(server.steps())
+    with refused('run()', 'server'):
+        assert server.result
+
+
+def test_what_the_original_allows_and_this_program_does_not_is_refused():
+    params = make_params(model='lenet', device='cpu')
     with refused('print_info', 'setup(params)'):
-        BenchmarkCNN(make_params(model='lenet', device='cpu')).print_info()
+        BenchmarkCNN(params).print_info()
+    with refused('result', 'run()'):
+        assert BenchmarkCNN(params).result
+    objects: dict[str, Any]
+    for objects in ({'dataset': 'imagenet'}, {'model': object()}):
+        with refused('BenchmarkCNN', 'data_dir', 'register_model'):
+            BenchmarkCNN(params, **objects)
+
+
+PAGE = (ROOT / 'docs' / 'from_the_original.md').read_text(encoding='utf-8')
+MISSING = dict(re.findall(r'^\| `benchmark_cnn\.(\w+)` \| none: (.*) \|$', PAGE, re.MULTILINE))
+
+
+def test_the_page_and_the_error_say_what_stands_in_the_place_of_a_missing_name():
+    names = 'allreduce convnet_builder datasets define_flags flags log_fn make_params_from_flags'
+    assert [*MISSING] == [*names.split(), 'model_config', 'test_util', 'variable_mgr_util']
+    for name, place in MISSING.items():
+        assert not hasattr(benchmark_cnn, name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(benchmark_cnn, name)
+        check_line(caught.value, name, place.replace('`', ''))
+
+
+@pytest.mark.parametrize(
+    'code', ['import benchmark_cnn', 'import cnn_util; cnn_util.tensorflow_version_tuple()']
+)
+def test_the_modules_import_tensorflow_without_notices(code):
+    assert run_python(code, TF_CPP_MIN_LOG_LEVEL=None) == (0, '', '')

@@ -226,7 +226,7 @@ OTHER_MODES = ('collective_all_reduce', 'parameter_server distributed_replicated
     ],
 )
 def test_each_mode_works_in_its_clusters_only(mode, alone, workers, served):
-    params = Params().replace(variable_update=mode)
+    params = Params().with_values(variable_update=mode)
     only_workers = Cluster((), WORKERS, 'worker', 0, FLAGS)
     for cluster, facts in ((None, alone), (only_workers, workers), (WORKER_0, served)):
         if facts is None:
@@ -241,7 +241,7 @@ def test_each_mode_works_in_its_clusters_only(mode, alone, workers, served):
     'mode', ['distributed_replicated', 'collective_all_reduce', 'distributed_all_reduce']
 )
 def test_synchronous_modes_refuse_to_be_asynchronous(mode):
-    params = Params().replace(variable_update=mode, cross_replica_sync=False)
+    params = Params().with_values(variable_update=mode, cross_replica_sync=False)
     params.check()
     facts = f'--variable_update={mode}', '--variable_update=parameter_server'
     with refused('--cross_replica_sync=False', *facts):

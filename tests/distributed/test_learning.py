@@ -63,7 +63,9 @@ def command(words: Sequence[str], *flags: str) -> list[str]:
 
 def run_here(words: Sequence[str], *flags: str) -> Result:
     """Runs a command of the recipe in this process, with more flags."""
-    return BenchmarkCNN(parse_argv([*words[1:], *flags]).params).run()
+    benchmark = BenchmarkCNN(parse_argv([*words[1:], *flags]).params)
+    benchmark.run()
+    return benchmark.result
 
 
 @pytest.fixture(scope='module', autouse=True)

@@ -1,5 +1,6 @@
 """Whole runs of clusters: evaluations by all workers, skipped steps, users' models."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -20,7 +21,9 @@ from tests.support.images import NUM_LABELS, write_cifar, write_noise
 from tests.support.machines import tf_config
 from tests.support.programs import (
     PROGRAM,
+    ROOT,
     Task,
+    cluster,
     environment,
     processes,
     run,
@@ -231,6 +234,37 @@ def test_an_asynchronous_total_is_of_a_worker_that_timed_steps_else_a_fault(
     else:
         assert totals == [[], []]
         assert_each_names(workers[:1], 'no worker timed a step', '--num_batches')
+
+
+# A task of a cluster: the flags are given as a command line.
+CALLER_IN_CLUSTER = f"""
+import json, sys
+
+sys.path.insert(0, {str(ROOT)!r})
+import benchmark_cnn
+
+flags = dict(word.removeprefix('--').split('=') for word in sys.argv[1:])
+hosts = {{name: flags.pop(name).split(',') for name in ('ps_hosts', 'worker_hosts')}}
+params = benchmark_cnn.setup(benchmark_cnn.make_params(**flags, **hosts))
+bench = benchmark_cnn.BenchmarkCNN(params)
+bench.print_info()
+print(json.dumps(bench.run()))
+"""
+
+
+def test_parameter_servers_and_workers_run_from_python(tmp_path):
+    script = tmp_path / 'caller.py'
+    script.write_text(CALLER_IN_CLUSTER)
+    flags = '--variable_update=parameter_server --num_batches=4 --num_warmup_batches=1'
+    with cluster(f'--model=lenet --device=cpu --batch_size=2 {flags}', tmp_path, ps=1) as tasks:
+        for task in tasks.values():
+            task.argv[1] = str(script)
+        tasks.start()
+        tasks.assert_end(0)
+    assert tasks['ps 0'].out == '{}\n'
+    for worker in tasks.of('worker'):
+        assert json.loads(worker.out.splitlines()[-1])['num_steps'] == 8
+        assert worker.lines(TOTAL_LINE)
 
 
 def test_processes_with_tf_config_train_and_end(tmp_path):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 def outputs(folder: Path, **names: str) -> Params:
     paths: dict[str, Any] = {name: str(folder / path) for name, path in names.items()}
-    return Params().replace(**paths)
+    return Params().with_values(**paths)
 
 
 def test_outputs_that_can_be_written_leave_no_trace(tmp_path):

@@ -3,10 +3,13 @@ files.
 """
 
 import contextlib
+import copy
 import dataclasses
+import pickle
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ import tf_cnn_benchmarks
 from models.registry import MODELS
 from tests.support.outputs import check_error, refused
 from tf_cnn.inputs.pipeline_stages import STAGES
+from tf_cnn.plan.original_flags import TABLE
 from tf_cnn.plan.params import SPECS, Params, output_flags
 from tf_cnn.plan.parsing import make_params, parse_argv
 from tf_cnn.system.errors import UsageError
@@ -40,7 +44,7 @@ def test_each_form_of_a_flag_is_read():
         '--allow_growth=T --gradient_clip=1 --gradient_clip=1e-2 --device=CPU --data_format=nhwc '
         '--trace_file= --init_learning_rate='
     )
-    assert parse_argv(argv.split()).params == Params().replace(
+    assert parse_argv(argv.split()).params == Params().with_values(
         batch_size=32,
         num_gpus=2,
         model='lenet',
@@ -58,7 +62,7 @@ def test_flags_are_read_from_files(tmp_path):
     first.write_text(f'--batch_size=8\n--flagfile={second}\n')
     # A file that includes itself is read once.
     second.write_text(f'--model=lenet\n--flagfile={first}\n')
-    expected = Params().replace(model='lenet', batch_size=8, num_batches=3)
+    expected = Params().with_values(model='lenet', batch_size=8, num_batches=3)
     for argv in (
         [f'--flagfile={first}'],
         ['--flagfile', str(first)],
@@ -205,7 +209,10 @@ def test_python_refuses_what_the_command_line_refuses():
         ('batch_size', True, '--batch_size=True', '0'),
         ('batch_size', 1.0, '--batch_size=1.0', '0'),
         ('batch_size', None, '--batch_size=', '0'),
-        ('forward_only', 1, '--forward_only=1', 'true', 'false'),
+        ('forward_only', 2, '--forward_only=2', 'true', 'false'),
+        ('forward_only', np.float32(1), '--forward_only=1.0', 'true', 'false'),
+        ('variable_update', 'ps', '--variable_update=ps', 'parameter_server'),
+        ('model', ['lenet', 'vgg16'], '--model=lenet,vgg16'),
         ('momentum', [], '--momentum=[]', '0', '1'),
         ('data_dir', 3, '--data_dir=3'),
         ('trace_file', 'caf\udce9', '--trace_file=', 'UTF-8'),
@@ -214,8 +221,64 @@ def test_python_refuses_what_the_command_line_refuses():
         ('momentum', np.ones(2), '--momentum=[1. 1.]', '0', '1'),
         ('model', np.array(['lenet']), "--model=['lenet']", 'lenet'),
     ):
-        with refused(*facts):
-            make_params(**{name: value})
+        for make in (make_params, make_params(model='lenet')._replace):
+            with refused(*facts):
+                make(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ('name', 'value', 'flag', 'expected'),
+    [
+        ('forward_only', 1, 'forward_only', True),
+        ('distortions', 0, 'distortions', False),
+        ('staged_vars', np.bool_(True), 'staged_vars', True),
+        ('use_fp16', 0, 'precision', 'fp32'),
+        ('use_fp16', np.int64(1), 'precision', 'fp16'),
+        ('batch_size', np.int32(8), 'batch_size', 8),
+        ('momentum', np.float32(0.5), 'momentum', 0.5),
+        ('model', np.str_('lenet'), 'model', 'lenet'),
+        ('data_dir', Path('/data'), 'data_dir', '/data'),
+        ('learning_rate', 0.5, 'init_learning_rate', 0.5),
+        ('worker_hosts', ['a:1', 'b:2'], 'worker_hosts', 'a:1,b:2'),
+        ('worker_hosts', [], 'worker_hosts', None),
+        (steps := 'eval_during_training_at_specified_steps', (1, np.int64(3)), steps, '1,3'),
+    ],
+)
+def test_python_may_give_the_types_that_the_original_takes(name, value, flag, expected):
+    for params in (
+        make_params(**{name: value}),
+        make_params(batch_size=2)._replace(**{name: value}),
+    ):
+        assert (getattr(params, flag), type(params.value(flag))) == (expected, type(expected))
+        assert params.given_flags.keys() - {'batch_size'} <= {flag}
+
+
+def test_params_have_the_attributes_and_methods_of_a_named_tuple():
+    params: Any = make_params(use_fp16=True, use_nccl=False, optimizer='sgd', num_gpus=2)
+    assert (params.optimizer, params.precision, params.use_fp16) == ('sgd', 'fp16', True)
+    assert (params.use_nccl, params.data_dir, params.batch_size) == (False, None, 0)
+    assert {*Params._fields} == params._asdict().keys() == {*SPECS}
+    assert make_params(**params._asdict()) == params
+    # A replaced flag may have an older name, and counts as given.
+    replaced = params._replace(use_fp16=False, batch_size=8)
+    assert (replaced.precision, replaced.num_gpus, replaced.batch_size) == ('fp32', 2, 8)
+    assert replaced.given_flags['batch_size'] == '--batch_size=8'
+    assert params.batch_size == 0
+    for copied in (copy.deepcopy(params), pickle.loads(pickle.dumps(params))):
+        assert copied == params
+    for name, suggestion in (
+        ('replace', '_replace'),
+        ('batchsize', 'batch_size'),
+        ('cache_data', ''),
+    ):
+        with pytest.raises(AttributeError, match=f'{name}.*{suggestion}'):
+            getattr(params, name)
+    with refused('--learning_rate=1', '--init_learning_rate=2'):
+        make_params(init_learning_rate=2)._replace(learning_rate=1)
+
+
+def test_no_member_of_params_has_the_name_of_a_flag():
+    assert not {*SPECS, *TABLE} & {*dir(Params), *Params.__dataclass_fields__}
 
 
 @pytest.mark.parametrize('arguments', [[4], ['--model=lenet', None], 'lenet'])

@@ -95,7 +95,7 @@ def bind(
     """Binds a thread as a run does; returns the choice, the cores of the thread, and warnings."""
     towers = tuple(f'/{kind}:{index}' for index in range(count))
     environment = ProcessEnvironment({}, root=root)
-    params = Params().replace(use_numa_affinity=use_numa_affinity, device=kind)
+    params = Params().with_values(use_numa_affinity=use_numa_affinity, device=kind)
     role = replace(find_cluster_role(params, environment, []), place_on_host=place)
     warnings: list[str] = []
 

@@ -43,7 +43,7 @@ def in_cluster_of(params: Params) -> ClusterRole:
     job = {'job_name': 'worker'}
     if params.variables.variable_update == 'distributed_all_reduce':
         job = {'job_name': 'controller', 'controller_host': '10.0.0.3:1'}
-    clustered = params.replace(worker_hosts='10.0.0.1:1,10.0.0.2:1', **job)
+    clustered = params.with_values(worker_hosts='10.0.0.1:1,10.0.0.2:1', **job)
     return find_cluster_role(clustered, ENVIRONMENT, [])
 
 
@@ -153,7 +153,7 @@ def test_ignored_flags_may_ask_for_missing_gpus(num_gpus_here):
     used = in_cluster.without_ignored(in_a_cluster)
     assert devices_of(used, in_cluster_of(in_cluster)) == expected
     plain = params_of(f'{on_cpu} --variable_update=distributed_all_reduce')
-    controller, nccl = in_cluster_of(plain), plain.replace(all_reduce_spec='nccl')
+    controller, nccl = in_cluster_of(plain), plain.with_values(all_reduce_spec='nccl')
     assert devices_of(nccl, controller) == devices_of(plain, controller)
 
 

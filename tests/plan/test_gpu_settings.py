@@ -188,7 +188,7 @@ def test_the_banner_gives_the_data_format_with_its_reason_and_tf32(
     assert rewrite.layout_optimizer == rewrite.OFF
     if devices.device == 'gpu':
         assert (
-            tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.precision.tf32
+            tf.config.experimental.tensor_float_32_execution_enabled() == plan.params.numerics.tf32
         )
 
 

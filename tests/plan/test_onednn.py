@@ -33,7 +33,9 @@ for flags in sys.argv[1:]:
     try:
         plan = make_plan(parse_argv(shlex.split(flags)).params, ProcessEnvironment())
         from benchmark_cnn import BenchmarkCNN
-        print('used', BenchmarkCNN(plan).run().run.onednn, file=sys.stderr)
+        benchmark = BenchmarkCNN(plan)
+        benchmark.run()
+        print('used', benchmark.result.run.onednn, file=sys.stderr)
     except UsageError as error:
         print('refused', error, file=sys.stderr)
 """

@@ -118,7 +118,7 @@ def evaluate(
     train_dir: Path, data_dir: Path, flags: str = '', **values: Any
 ) -> Sequence[EvaluationRow]:
     flags = f'{COMMON} --eval --eval_batch_size={BATCH} {flags}'
-    return make_benchmark(flags, train_dir=train_dir, data_dir=data_dir, **values).run().evaluations
+    return run_benchmark(flags, train_dir=train_dir, data_dir=data_dir, **values).result.evaluations
 
 
 def counts(row: EvaluationRow) -> tuple[int, ...]:
@@ -274,6 +274,19 @@ def test_a_signal_ends_an_evaluator_that_waits(trained, digits):
 
     with mock.patch('tf_cnn.run.evaluator.has_training_ended', stop), pytest.raises(Stopped):
         evaluate(trained, digits, '--eval_interval_secs=600')
+
+
+def test_python_gets_the_rate_and_the_accuracy_of_an_evaluation(trained, digits):
+    benchmark = make_benchmark('--model=linear --eval', train_dir=trained, data_dir=digits)
+    statistics = benchmark.run()
+    [row] = benchmark.result.evaluations
+    assert statistics == {
+        'num_workers': 1,
+        'num_steps': 0,
+        'images_per_sec': row.images_per_second,
+        'top_1_accuracy': row.top_1,
+        'top_5_accuracy': row.top_5,
+    }
 
 
 def test_a_missing_checkpoint_is_named(digits, tmp_path):

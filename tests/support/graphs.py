@@ -166,7 +166,7 @@ def training_step(
     defaults = {'device': 'cpu', 'data_format': 'NHWC', 'weight_decay': 0.01}
     if not isinstance(network, Network):
         network = Network(network)
-    params, rate = Params().replace(**{**defaults, **flags}), LearningRate((learning_rate,))
+    params, rate = Params().with_values(**{**defaults, **flags}), LearningRate((learning_rate,))
     return StepConfig(params, network, num_classes, rate, seed, precision)
 
 

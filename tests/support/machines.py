@@ -25,7 +25,7 @@ COLLECTIVE: dict[str, Any] = {'variable_update': 'collective_all_reduce'}
 
 
 def find(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster | None:
-    return find_cluster(Params().replace(**flags), environ or {})
+    return find_cluster(Params().with_values(**flags), environ or {})
 
 
 def cluster_of(environ: Mapping[str, str] | None = None, **flags: Any) -> Cluster:

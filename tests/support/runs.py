@@ -63,13 +63,14 @@ def make_benchmark(flags: str = '', console: Console | None = None, **values: An
     if values.get('eval') or '--eval' in flags.split():
         steps = ''
     params = params_of(f'--model=lenet --device=cpu --batch_size=4 {steps} {flags}', **values)
-    return BenchmarkCNN(params, console or Console(io.StringIO(), io.StringIO()))
+    return BenchmarkCNN(params, console=console or Console(io.StringIO(), io.StringIO()))
 
 
 def run_benchmark(flags: str = '', /, **values: Any) -> BenchmarkRun:
     out, err = io.StringIO(), io.StringIO()
-    result = make_benchmark(flags, Console(out, err), **values).run()
-    return BenchmarkRun(result, out.getvalue(), err.getvalue())
+    benchmark = make_benchmark(flags, Console(out, err), **values)
+    benchmark.run()
+    return BenchmarkRun(benchmark.result, out.getvalue(), err.getvalue())
 
 
 def losses(flags: str = '', /, **values: Any) -> list[float]:

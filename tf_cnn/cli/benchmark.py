@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tf_cnn.machine import quiet
-from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
+from tf_cnn.machine.this_process import ProcessEnvironment
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv, seconds_since_start
 from tf_cnn.plan.plan import ServerPlan, make_plan
@@ -51,29 +51,11 @@ def main(argv: Sequence[str]) -> int:
                 console.warning(line)
             return 0
         quiet.end_quiet_start()
+        from benchmark_cnn import BenchmarkCNN
+
         if not isinstance(plan, ServerPlan):
-            from benchmark_cnn import BenchmarkCNN
-
             _note_default_model(console, arguments.params)
-            BenchmarkCNN(plan, console, argv, start_time).run()
-            return 0
-        from tf_cnn.cluster.serve import run_server
-
-        for line in plan.warnings:
-            console.warning(line)
-        role = plan.cluster_role
-        assert role.cluster
-        THIS_PROCESS.apply(plan.session.process)
-        run_server(
-            role.cluster,
-            plan.session.config,
-            settings=role.shared_settings,
-            is_synchronous=role.is_synchronous,
-            connect_secs=arguments.params.cluster.connect_timeout_secs,
-            linger_secs=arguments.params.cluster.ps_linger_secs,
-            report=console.progress,
-            warn=console.warning,
-        )
+        BenchmarkCNN(plan, console=console, argv=argv, start_time=start_time).run()
     return 0
 
 

@@ -38,11 +38,8 @@ _BOOLS = {
 
 
 def _to_bool(value: Any) -> bool:
-    if isinstance(value, str):
-        return _BOOLS[value.lower()]
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
+    # 0 and 1, and NumPy's types, have the texts of a command line.
+    return _BOOLS[str(value).lower()]
 
 
 def _to_int(value: Any) -> int:
@@ -189,8 +186,11 @@ class FlagSpec:
         """Converts the text of a command line, or a Python value, to the flag's type.
 
         Empty text becomes None. Two quotes count as empty text, since nested quoting in a script
-        leaves them. Raises UsageError if the value is not allowed.
+        leaves them. A list becomes text, its items with commas between them. Raises UsageError if
+        the value is not allowed.
         """
+        if self.type is str and isinstance(value, list | tuple):
+            value = ','.join(map(str, value))
         if value is None or (isinstance(value, str) and value in _EMPTY):
             if self.optional:
                 return None

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Iterator
 from typing import TextIO
 
+from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.gpus import has_nvidia_gpu
 
 # Patterns of grep -E: lines of severity INFO (also as before TensorFlow 2.21), lines without a
@@ -115,6 +116,12 @@ def quiet_start(*, verbose: bool) -> Iterator[None]:
                 # Python code may have imported it before the run looks for GPUs.
                 _FILTER.begin()
         yield
+
+
+def import_tensorflow_quietly() -> None:
+    """Imports TensorFlow for Python code that imports a module of this program first."""
+    with quiet_start(verbose=False):
+        import_tensorflow()
 
 
 def _is_not_deprecation(record: logging.LogRecord) -> bool:

@@ -180,7 +180,7 @@ class VariableConfig:
             horovod_device=None if params.devices.device == 'cpu' else self.horovod_device,
         )
         if self.compact_gradient_transfer is None:
-            fits = params.precision.dtype in resolved.transfer_dtypes(params, context)
+            fits = params.numerics.dtype in resolved.transfer_dtypes(params, context)
             resolved = replace(resolved, compact_gradient_transfer=fits)
         if self.gradient_repacking is None:
             copies_often = resolved._copies_each_gradient(params, context)
@@ -241,7 +241,7 @@ class VariableConfig:
         """Returns the dtype of gradients on the way; None: they are sent unchanged."""
         if not self.compact_gradient_transfer:
             return None
-        dtype, dtypes = params.precision.dtype, self.transfer_dtypes(params, context)
+        dtype, dtypes = params.numerics.dtype, self.transfer_dtypes(params, context)
         return dtype if dtype in dtypes else dtypes[-1]
 
     def is_nccl_on_cpu(self, params: 'Params') -> bool:
@@ -380,7 +380,7 @@ class VariableConfig:
                 'its workers then exchange nothing; measure one process, or use '
                 f'{format_modes(lambda other: other.needs_servers)} with --ps_hosts',
             )
-        precision = params.precision
+        precision = params.numerics
         if precision.fp16_vars and precision.precision != 'fp32' and not params.evaluation.eval:
             yield params.conflict(
                 'fp16_vars',

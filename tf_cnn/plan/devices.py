@@ -113,7 +113,7 @@ def replace_no_gpus(params: Params) -> Params:
     """Returns the flags with --num_gpus=0 replaced by one CPU device."""
     if params.devices.num_gpus:
         return params
-    return params.replace(num_gpus=1, device=params.devices.device or 'cpu')
+    return params.with_values(num_gpus=1, device=params.devices.device or 'cpu')
 
 
 def choose_devices(
@@ -150,7 +150,7 @@ def choose_devices(
     data_format, reason = 'NHWC', ''
     tf32: bool | None = False
     if kind == 'gpu':
-        precision = params.precision
+        precision = params.numerics
         capabilities: list[Capability | None] = (
             [None] if elsewhere else gpu_capabilities(gpus[: flags.num_gpus])
         )
@@ -178,7 +178,7 @@ def warn_of_devices(
     """
     computes = not (params.inputs.input_only or params.run.exchange_only)
     variables, root = environment.variables, environment.root
-    is_fp16_on_cpu = kind == 'cpu' and params.precision.precision == 'fp16' and computes
+    is_fp16_on_cpu = kind == 'cpu' and params.numerics.precision == 'fp16' and computes
     if is_fp16_on_cpu and not has_native_arithmetic('fp16', root):
         faster = 'bf16' if has_native_arithmetic('bf16', root) else 'fp32'
         yield (
@@ -198,7 +198,7 @@ def warn_of_devices(
         )
     # The flags that have no effect on this kind of device.
     earlier_lines = params.ignored_flag_warnings(context)
-    for line in params.replace(device=kind).ignored_flag_warnings(context):
+    for line in params.with_values(device=kind).ignored_flag_warnings(context):
         if line not in earlier_lines:
             yield line
 

@@ -51,7 +51,7 @@ def evaluator_params(params: Params, environ: Environ) -> Params:
     }
     # These flags set the length of the training. With --eval they would limit the evaluation.
     overrides |= {'num_batches': None, 'num_epochs': None}
-    return params.replace(
+    return params.with_values(
         eval=True,
         eval_interval_secs=params.evaluation.eval_interval_secs or _EVALUATOR_INTERVAL_SECS,
         **overrides,

@@ -22,7 +22,7 @@ def make_learning_rate(params: Params, context: Context) -> LearningRate:
         num_examples=data_set.num_train_examples,
         images_per_step=images_per_step,
     )
-    flags = params.optimizer
+    flags = params.training
     warmup_epochs = flags.num_learning_rate_warmup_epochs
     if flags.piecewise_learning_rate_schedule is not None:
         rates, epochs = parse_piecewise(flags.piecewise_learning_rate_schedule)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tf_cnn.flags.spec import NEW, OTHER, FlagSpec, Value
-from tf_cnn.plan.params import SPECS
-from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag
+from tf_cnn.plan.params import SPECS, Params
+from tf_cnn.system.errors import ErrorCollector, UsageError, format_flag, nearest
 
 
 class Status(enum.Enum):
@@ -162,6 +162,20 @@ def replace_older_names(read: Mapping[str, Value], values: dict[str, Value]) -> 
             )
     refusals.raise_all()
     return as_written
+
+
+def older_value(params: Params, name: str) -> Value:
+    """Returns the value of a flag by the name that only the original or older versions have.
+
+    Raises AttributeError if no flag that works has this name.
+    """
+    row = TABLE.get(name)
+    if row is None or row.status is not Status.RENAMED:
+        near = nearest(name, (*SPECS, '_replace'))
+        hint = f'; did you mean {near}?' if near else ''
+        raise AttributeError(f'Params has no flag {name!r}{hint}')
+    value: Value = params.value(row.message)
+    return value if row.on is None else str(row.on) in str(value)
 
 
 def original_flag_warnings(name: str, value: object) -> list[str]:

@@ -48,7 +48,7 @@ def remove_outputs_of_other_tasks(params: Params, cluster_role: ClusterRole) -> 
     """
     if cluster_role.horovod is None or cluster_role.is_chief:
         return params
-    return params.replace(**dict.fromkeys(output_flags(Output.FILE, Output.PREFIX)))
+    return params.with_values(**dict.fromkeys(output_flags(Output.FILE, Output.PREFIX)))
 
 
 def find_checkpoints(
@@ -103,7 +103,7 @@ def check_paths(params: Params, result_file: str | None) -> None:
     if result_file:
         result_file = next(names_in_order(result_file))
         check_file('result_file', result_file)
-    params = params.replace(result_file=result_file)
+    params = params.with_values(result_file=result_file)
     check_path_conflicts(
         {
             name: path

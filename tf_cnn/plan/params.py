@@ -7,7 +7,7 @@ import enum
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tf_cnn.cluster.config import ClusterConfig
 from tf_cnn.flags.spec import (
@@ -82,6 +82,8 @@ class Params:
     Attributes:
       given_flags: the text of each given flag, by name, as the user wrote it, maybe under an older
         name ('--learning_rate=0.1' for init_learning_rate). Comparisons of Params ignore it.
+      arguments: each given flag under the name and with the value that the user wrote.
+      is_set_up: whether setup() has checked them, so that the run prints as the command does.
     """
 
     run: RunConfig = field(default_factory=RunConfig)
@@ -89,8 +91,8 @@ class Params:
     data: DataConfig = field(default_factory=DataConfig)
     inputs: PipelineConfig = field(default_factory=PipelineConfig)
     variables: VariableConfig = field(default_factory=VariableConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    training: OptimizerConfig = field(default_factory=OptimizerConfig)
+    numerics: PrecisionConfig = field(default_factory=PrecisionConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -98,6 +100,31 @@ class Params:
     results: ResultConfig = field(default_factory=ResultConfig)
     tensorflow: TensorFlowConfig = field(default_factory=TensorFlowConfig)
     given_flags: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    arguments: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    is_set_up: bool = field(default=False, compare=False, repr=False)
+    # The names of all flags. In the original, Params is a named tuple.
+    _fields: ClassVar[tuple[str, ...]]
+
+    if not TYPE_CHECKING:
+        # The program itself names the group too, which mypy checks.
+        def __getattr__(self, name: str) -> Any:
+            """Returns the value of a flag, also by an older name."""
+            if name in _GROUP_OF:
+                return self.value(name)
+            from tf_cnn.plan.original_flags import older_value
+
+            return older_value(self, name)
+
+    def _asdict(self) -> dict[str, Any]:
+        return self.values()
+
+    def _replace(self, **changes: Any) -> 'Params':
+        """Returns a copy with these flags changed, checked like all arguments of make_params."""
+        from tf_cnn.plan.parsing import make_params
+
+        return dataclasses.replace(
+            make_params(**{**self.arguments, **changes}), is_set_up=self.is_set_up
+        )
 
     def value(self, name: str) -> Any:
         """Returns the value of a flag."""
@@ -107,8 +134,8 @@ class Params:
         """Returns the values of all flags by name."""
         return {name: self.value(name) for name in SPECS}
 
-    def replace(self, **values: Any) -> 'Params':
-        """Returns a copy with other values of some flags."""
+    def with_values(self, **values: Any) -> 'Params':
+        """Returns a copy with other values of some flags, without a check."""
         changed: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             changed.setdefault(_GROUP_OF[name], {})[name] = value
@@ -203,7 +230,9 @@ class Params:
 
     def without_ignored(self, rules: RuleContext) -> 'Params':
         """Returns a copy with the default of each flag that has no effect in this run."""
-        return self.replace(**{name: SPECS[name].default for name in self.reasons_to_ignore(rules)})
+        return self.with_values(
+            **{name: SPECS[name].default for name in self.reasons_to_ignore(rules)}
+        )
 
     def resolve(self, context: 'Context', groups: Sequence[str]) -> 'Params':
         """Decides what these groups left to the run. A group sees the resolved flags of the groups
@@ -238,15 +267,18 @@ WITHOUT_TENSORFLOW = (
     'results',
 )
 WITH_DEVICES = ('devices', 'variables')
-WITH_THREADS = ('devices', 'optimizer')
+WITH_THREADS = ('devices', 'training')
 GROUPS: Mapping[str, type] = {
-    name: kind for name, kind in typing.get_type_hints(Params).items() if name != 'given_flags'
+    name: kind
+    for name, kind in typing.get_type_hints(Params).items()
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind)
 }
 _SPECS_OF_GROUPS = {name: specs_of(kind) for name, kind in GROUPS.items()}
 _GROUP_OF = {name: group for group, specs in _SPECS_OF_GROUPS.items() for name in specs}
 SPECS: Mapping[str, FlagSpec] = {
     name: spec for specs in _SPECS_OF_GROUPS.values() for name, spec in specs.items()
 }
+Params._fields = tuple(SPECS)
 
 
 def make_groups(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
 
     Rules between flags are checked only if all flags can be read.
     """
-    values_of, read = dict(named_values), dict[str, Value]()
+    arguments = dict(named_values)
+    values_of, read = {**arguments}, dict[str, Value]()
     if MODES_FILE in values_of:
         try:
             _read_modes(values_of[MODES_FILE])
@@ -130,7 +131,7 @@ def _build(named_values: Iterable[tuple[str, object]], refusals: ErrorCollector)
     if has_all_gpus:
         as_written['num_gpus'] = ALL_GPUS
     as_written |= replace_older_names(read, values)
-    params = Params(**make_groups(values), given_flags=as_written)
+    params = Params(**make_groups(values), given_flags=as_written, arguments=arguments)
     with refusals.collecting():
         params.check()
     for name, value in read.items():

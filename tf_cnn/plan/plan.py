@@ -130,7 +130,7 @@ class Plan:
         from tf_cnn.training.precision import make_precision
 
         has_loss = self.params.trains and not self.params.run.exchange_only
-        return make_precision(self.params.precision, has_loss=has_loss)
+        return make_precision(self.params.numerics, has_loss=has_loss)
 
     @property
     def context(self) -> Context:
@@ -197,6 +197,7 @@ class Plan:
 class ServerPlan:
     """A server: a parameter server, or a worker that a controller drives."""
 
+    params: Params
     cluster_role: ClusterRole
     session: 'SessionConfig'
     warnings: tuple[str, ...]
@@ -280,7 +281,7 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
             used = params.without_ignored(rules)
             devices = choose_devices(used, environment, cluster_role, gpus, visible_gpus)
         session = configure_session(params, environment, cluster_role, devices, start, warnings)
-        return ServerPlan(cluster_role, session, tuple(warnings))
+        return ServerPlan(params, cluster_role, session, tuple(warnings))
     devices = choose_devices(resolved, environment, cluster_role, gpus, visible_gpus)
     context = dataclasses.replace(context, devices=devices)
     resolved = resolved.resolve(context, WITH_DEVICES)

@@ -114,7 +114,7 @@ def configure_session(
     }
     if on_gpus:
         values |= choose_gpu_variables(params, environment, warnings)
-        values[TF32] = params.precision.tf32
+        values[TF32] = params.numerics.tf32
     process = replace(start, values=values, numa=numa.banner_text, cores=numa.cores)
     config = session_config(params, devices, threads, in_cluster=cluster_role.cluster is not None)
     config.use_per_session_threads = not cluster_role.is_server
@@ -164,7 +164,7 @@ def session_config(
     elif rewrite.layout_optimizer == rewrite.DEFAULT:
         # On a GPU this pass would change the data format that the user chose.
         rewrite.layout_optimizer = rewrite.OFF
-    if in_cluster and params.precision.precision == 'bf16':
+    if in_cluster and params.numerics.precision == 'bf16':
         # Remapping fuses convolutions into ops that a server supports for float32 and float16 only.
         rewrite.remapping = rewrite.OFF
     return config

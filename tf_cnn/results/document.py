@@ -5,7 +5,7 @@ docs/results.md describes the documents, tf_cnn/results/result.schema.json is th
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -58,9 +58,7 @@ class _Document(Section, dict=True, tag_field='schema'):
 
 
 class Result(_Document, tag=RESULT, kw_only=True):
-    """A result: what BenchmarkCNN.run() returns and --result_file writes. Unknown values are
-    null.
-    """
+    """A result, as BenchmarkCNN.result and --result_file have it. Unknown values are null."""
 
     id: Annotated[str, about('Different for each run.')]
     is_complete: Annotated[bool, about('Whether the run took all of its steps.')] = msgspec.field(
@@ -139,13 +137,12 @@ class Result(_Document, tag=RESULT, kw_only=True):
             f'  Steps:   {self.statistics.num_steps} timed, of {run.global_batch_size} images{each}'
         )
 
-    @functools.cached_property
-    def _original_statistics(self) -> dict[str, float]:
-        """The dictionary that the original's run() returns, without values that are unknown.
+    def original_statistics(self) -> dict[str, float]:
+        """Returns what the original's run() does, without values that are unknown.
 
         The keys are num_workers, num_steps (timed steps of all workers), average_wall_time (seconds
-        of a step), images_per_sec, last_average_loss, top_1_accuracy and top_5_accuracy (of the
-        last evaluation).
+        of a step), images_per_sec (of an evaluation if no step was timed), last_average_loss,
+        top_1_accuracy and top_5_accuracy (of the last evaluation).
         """
         num_workers, throughput = self.cluster.num_workers, self.throughput
         images_of_step = self.run.batch_size * self.cluster.devices_per_worker
@@ -153,25 +150,17 @@ class Result(_Document, tag=RESULT, kw_only=True):
         values: dict[str, float | None] = {
             'num_workers': num_workers,
             'num_steps': num_steps,
-            'average_wall_time': num_workers * throughput.wall_seconds / max(num_steps, 1),
+            'average_wall_time': num_workers * throughput.wall_seconds / num_steps
+            if num_steps
+            else None,
             'images_per_sec': throughput.images_per_second,
             'last_average_loss': [None, *(self.steps.loss if self.workers else ())][-1],
         }
         for evaluation in self.evaluations[-1:]:
+            if not num_steps:
+                values['images_per_sec'] = evaluation.images_per_second
             values |= {'top_1_accuracy': evaluation.top_1, 'top_5_accuracy': evaluation.top_5}
         return {name: value for name, value in values.items() if value is not None}
-
-    def __getitem__(self, name: str) -> float:
-        return self._original_statistics[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._original_statistics
-
-    def get(self, name: str, default: float | None = None) -> float | None:
-        return self._original_statistics.get(name, default)
-
-    def keys(self) -> Iterable[str]:
-        return self._original_statistics.keys()
 
     @property
     def reason(self) -> str | None:

@@ -10,7 +10,6 @@ from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result
 from tf_cnn.results.steps import PauseCause
 from tf_cnn.run.lifecycle import RunLifecycle
 from tf_cnn.run.run_report import RunReport
@@ -30,7 +29,7 @@ from tf_cnn.training.checkpoint_files import (
 from tf_cnn.training.checkpoints import Checkpointer
 
 
-def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Result:
+def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> None:
     """Evaluates the checkpoint that --train_dir names, or the newest one in that folder.
 
     With --eval_interval_secs it also evaluates each new checkpoint, until the training has ended.
@@ -65,7 +64,6 @@ def evaluate_checkpoints(plan: Plan, console: Console, report: RunReport) -> Res
                     saver.restore(session, prefix, for_training=False, names_in_training=read_names)
                     step = checkpoint_step(prefix)
                     report.evaluate(evaluation, session, step, worker, str(number))
-    return report.result
 
 
 def _checkpoints_from_chief(plan: Plan, worker: Worker, console: Console) -> Iterator[str]:

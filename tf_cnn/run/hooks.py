@@ -43,7 +43,7 @@ class StepChecks(Hook[StepValues]):
     def __post_init__(self) -> None:
         params = self.params
         learns = params.trains and not params.run.exchange_only and params.data.data_dir
-        self._is_needed = bool(learns and not params.precision.continue_on_nan)
+        self._is_needed = bool(learns and not params.numerics.continue_on_nan)
 
     def after(self, steps: Steps) -> bool:
         for step in steps:
@@ -52,7 +52,7 @@ class StepChecks(Hook[StepValues]):
         return self.schedule.is_over(steps[-1].values.steps_after)
 
     def _error(self, values: StepValues) -> RunError:
-        advice, precision = [], self.params.precision
+        advice, precision = [], self.params.numerics
         if values.learning_rate is not None:
             advice.append(
                 f'a lower learning rate than {values.learning_rate:g} (--init_learning_rate)'

@@ -8,7 +8,6 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.inputs.pipeline_stages import TRANSFER
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
-from tf_cnn.results.document import Result
 from tf_cnn.results.sections import Phase
 from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.lifecycle import RunLifecycle
@@ -82,7 +81,7 @@ class _Stage(Hook[StepValues]):
         return False
 
 
-def measure_input(plan: Plan, console: Console, report: RunReport) -> Result:
+def measure_input(plan: Plan, console: Console, report: RunReport) -> None:
     """Measures the input pipeline up to each stage. The result has the steps of the full pipeline.
 
     The shorter pipelines run half of their steps before the full pipeline, and half after it in
@@ -119,4 +118,3 @@ def measure_input(plan: Plan, console: Console, report: RunReport) -> Result:
         for stage in reversed(earlier_stages):
             measure_half(stage, num_timed // 2)
         meters.input_stages = stage_rows([stage.time for stage in (*earlier_stages, last_stage)])
-    return report.result

@@ -29,7 +29,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
     """
     params, network, num_classes = plan.params, plan.model.network, plan.data.data_set.num_classes
     manager = _make_manager(plan)
-    optimizer = make_optimizer(params.optimizer)
+    optimizer = make_optimizer(params.training)
     frozen_network = freeze(plan) if params.run.freeze_when_forward_only else None
     step_input: InputPipeline | GradientsInMemory
     if params.run.exchange_only:

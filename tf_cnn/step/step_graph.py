@@ -195,7 +195,7 @@ def build_step_graph(
                 optimizer,
                 learning_rate,
                 global_step.value,
-                config.params.optimizer.gradient_clip,
+                config.params.training.gradient_clip,
                 loss_scale,
                 [tower.base_loss for tower in towers],
             )
@@ -327,7 +327,7 @@ def _build_tower(
         seed=seed,
         dtype=config.precision.compute_dtype,
     )
-    smoothing = 0.0 if params.run.forward_only else params.optimizer.label_smoothing
+    smoothing = 0.0 if params.run.forward_only else params.training.label_smoothing
     base_loss = _cross_entropy(logits, batch.labels, smoothing)
     if auxiliary is not None:
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
@@ -344,15 +344,15 @@ def _build_tower(
     reports_penalty = params.run.loss_type_to_report == 'total_loss' and (
         manager.leads(number) or number == 0
     )
-    if params.optimizer.weight_decay and (trains_with_penalty or reports_penalty):
+    if params.training.weight_decay and (trains_with_penalty or reports_penalty):
         kernels = [
             tf.cast(variable.value, tf.float32)
             for variable in trainable
             if variable.has_weight_decay
         ]
-        if params.optimizer.single_l2_loss_op and kernels:
+        if params.training.single_l2_loss_op and kernels:
             kernels = [tf.concat([tf.reshape(kernel, [-1]) for kernel in kernels], 0)]
-        penalty = params.optimizer.weight_decay * tf.add_n(
+        penalty = params.training.weight_decay * tf.add_n(
             [tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])]
         )
         if trains_with_penalty:

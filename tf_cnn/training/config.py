@@ -322,7 +322,7 @@ class PrecisionConfig:
         return {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}[self.precision]
 
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
-        if self.fp16_vars and self.precision != 'fp32' and not params.optimizer.row.fits_16_bits:
+        if self.fp16_vars and self.precision != 'fp32' and not params.training.row.fits_16_bits:
             yield params.conflict(
                 'fp16_vars',
                 'optimizer',
