@@ -157,6 +157,11 @@ def main() -> int:
         '--once', choices=('this', 'original'), help='only run this program in the first mode'
     )
     args = parser.parse_args()
+    if len(args.modes) == 1 and not args.original and not args.once:
+        parser.error(
+            f'--modes={args.modes[0]}: one mode has nothing to be compared with; name two or more, '
+            'or give --original'
+        )
     if reason := why_not():
         raise UsageError(reason)
     if not args.once:

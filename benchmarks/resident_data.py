@@ -8,8 +8,8 @@ network, the targets and the optimizer of its script: five layers of 32 units, m
 and Adam with a rate of 0.01. `device` draws each batch on the device, as --input_pipeline=device
 does: with one session call for each step, or in the loop of --steps_per_run. Preparation ends when
 the first batch can be drawn and the buffer of tf.data is full; building the graph is not timed. One
-intra-op and one inter-op thread are enough for matrices this small. Only tf.data uses more: it
-prepares batches on one thread per core.
+intra-op and one inter-op thread are enough for matrices this small. Only tf.data, which prepares
+batches meanwhile, and Hogwild use more: one inter-op thread per core.
 """
 
 import functools
@@ -116,7 +116,12 @@ def tf_data(
     return lambda session: session.make_callable(loop), [iterator.initializer, iterator.get_next()]
 
 
-def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> InputMethod:
+def foldl(
+    network: Perceptron, fed: Sequence[Any], experiment: Experiment, *, parallel_iterations: int = 1
+) -> InputMethod:
+    """parallel_iterations: above 1, as many steps read and update the variables at once: Hogwild
+    (Niu et al. 2011, arXiv:1106.5730).
+    """
     sources, initializers = _on_device(fed, experiment.data)
     shape = [experiment.num_batches, experiment.batch_size]
     batches = tf.random.uniform(shape, 0, len(experiment.data[0]), tf.int32, seed=1)
@@ -127,7 +132,7 @@ def foldl(network: Perceptron, fed: Sequence[Any], experiment: Experiment) -> In
         ):
             return tf.constant(0)
 
-    loop = tf.foldl(take_step, batches, 0, back_prop=False, parallel_iterations=1)
+    loop = tf.foldl(take_step, batches, 0, back_prop=False, parallel_iterations=parallel_iterations)
     return lambda session: session.make_callable(loop), [initializers]
 
 
@@ -191,6 +196,7 @@ INPUT_METHODS: Mapping[str, Callable[[Perceptron, Sequence[Any], Experiment], In
     'tf.data, buffer of 1,000': functools.partial(tf_data, buffer=1_000),
     'tf.data, buffer of 1,000,000': functools.partial(tf_data, buffer=1_000_000),
     'foldl': foldl,
+    'foldl, Hogwild': functools.partial(foldl, parallel_iterations=10),
     'device': device,
     'device, loop in the graph': device_loop,
 }
@@ -218,7 +224,8 @@ def train(name: str, experiment: Experiment) -> dict[str, float]:
         initializer = tf.global_variables_initializer()
     config = tf.ConfigProto(use_per_session_threads=True, allow_soft_placement=True)
     config.intra_op_parallelism_threads = 1
-    config.inter_op_parallelism_threads = 0 if name.startswith('tf.data') else 1
+    uses_all_cores = name.startswith('tf.data') or name == 'foldl, Hogwild'
+    config.inter_op_parallelism_threads = 0 if uses_all_cores else 1
     with tf.Session(graph=graph, config=config) as session:
         take_steps = start(session)
         session.run(initializer)

@@ -5,7 +5,7 @@ networks.
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow.compat.v1 as tf
 
@@ -92,6 +92,48 @@ he_normal_fan_out = variance_scaling(2.0, 'fan_out')
 glorot_normal = variance_scaling(1.0, 'fan_avg')
 
 
+class _Normalised(NamedTuple):
+    y: Tensor
+    batch_mean: Tensor
+    batch_variance: Tensor
+
+
+def _composite_batch_norm(
+    *,
+    x: Tensor,
+    scale: Tensor,
+    offset: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    epsilon: float,
+    data_format: str,
+    is_training: bool,
+    name: str,
+    exponential_avg_factor: float = 1.0,
+) -> _Normalised:
+    """Computes the same as FusedBatchNormV3, by means, differences and products."""
+    with tf.name_scope(name):
+        exact, channel_axis = tf.cast(x, tf.float32), 1 if data_format == 'NCHW' else 3
+        averages = mean, variance
+        if is_training:
+            axes = [axis for axis in range(4) if axis != channel_axis]
+            mean, variance = tf.nn.moments(exact, axes)
+            num_values = tf.cast(tf.size(x) // tf.size(mean), tf.float32)
+            # The moving average is of the unbiased variance.
+            values = mean, variance * num_values / tf.maximum(num_values - 1, 1)
+            if exponential_avg_factor < 1:
+                averages = tuple(
+                    average + exponential_avg_factor * (value - average)
+                    for average, value in zip(averages, values, strict=True)
+                )
+        shape = [-1 if axis == channel_axis else 1 for axis in range(4)]
+        mean_4d, variance_4d, scale_4d, offset_4d = (
+            tf.reshape(vector, shape) for vector in (mean, variance, scale, offset)
+        )
+        y = tf.nn.batch_normalization(exact, mean_4d, variance_4d, offset_4d, scale_4d, epsilon)
+        return _Normalised(tf.cast(y, x.dtype), *averages)
+
+
 class LayerBuilder:
     """Adds the layers of one tower to the current graph.
 
@@ -106,6 +148,7 @@ class LayerBuilder:
       is_training: whether batch norm uses the statistics of the batch, and dropout is active.
       keep_statistics: whether batch norm updates its moving averages while training. One tower of
         each model does so.
+      fused_batch_norm: whether one kernel computes each batch norm, or several ops.
       seed: each dropout layer adds its number to this seed, so the seeds of two towers must differ
         by more than the number of dropout layers.
       dtype: the type that layers compute in, except batch norm, the statistics of layer norm and
@@ -121,6 +164,7 @@ class LayerBuilder:
         is_training: bool,
         keep_statistics: bool = True,
         batch_norm: BatchNorm | None = None,
+        fused_batch_norm: bool = True,
         seed: int = 0,
         dtype: tf.DType = tf.float32,
     ) -> None:
@@ -130,6 +174,8 @@ class LayerBuilder:
         self._channels_first = data_format == 'NCHW'
         self._keep_statistics = keep_statistics
         self._batch_norm = batch_norm or BatchNorm()
+        self._fused_batch_norm = fused_batch_norm
+        self.has_batch_norm = False
         self._seed = seed
         self._dtype = dtype
         self._scopes: list[str] = []
@@ -207,8 +253,7 @@ class LayerBuilder:
         return self._add_bias(x, name, as_op=False) if use_bias else x
 
     def batch_norm(self, x: Tensor, name: str, *, untrained_scale: float = 1.0) -> Tensor:
-        """Fused batch normalisation of each channel. Factors, offsets and moving averages are
-        float32.
+        """Batch normalisation of each channel. Factors, offsets and moving averages are float32.
 
         The initial factors are 1 for training and untrained_scale otherwise: the moving averages of
         an untrained network are 0 and 1, which normalises nothing.
@@ -229,12 +274,14 @@ class LayerBuilder:
             'is_training': self.is_training,
             'name': self._scoped_name(name),
         }
+        compute = tf.raw_ops.FusedBatchNormV3 if self._fused_batch_norm else _composite_batch_norm
+        self.has_batch_norm = True
         if self.is_training and not self._keep_statistics:
             self._variables.declare(self._scoped_name(f'{name}/moving_mean'), shape, zeros)
             self._variables.declare(self._scoped_name(f'{name}/moving_variance'), shape, ones)
             if self._empty_statistics is None:
                 self._empty_statistics = tf.constant([], tf.float32)
-            return tf.raw_ops.FusedBatchNormV3(
+            return compute(
                 x=x, mean=self._empty_statistics, variance=self._empty_statistics, **kernel_args
             ).y
         mean = self._read_variable(
@@ -244,9 +291,9 @@ class LayerBuilder:
             f'{name}/moving_variance', shape, ones, trainable=False, dtype=tf.float32
         )
         if not self.is_training:
-            return tf.raw_ops.FusedBatchNormV3(x=x, mean=mean, variance=variance, **kernel_args).y
+            return compute(x=x, mean=mean, variance=variance, **kernel_args).y
         # With a factor below one, the kernel returns the updated moving averages.
-        normalised = tf.raw_ops.FusedBatchNormV3(
+        normalised = compute(
             x=x,
             mean=mean,
             variance=variance,

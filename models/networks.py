@@ -33,13 +33,15 @@ def build_network(
     *,
     is_training: bool,
     keep_statistics: bool = True,
+    fused_batch_norm: bool = True,
     seed: int = 0,
     dtype: tf.DType = tf.float32,
 ) -> Logits:
     """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
     See LayerBuilder for the other arguments. Raises UsageError if layers of a user's file have
-    equal names, and for variables that the builder did not make.
+    equal names, for variables that the builder did not make, and without fused_batch_norm if the
+    network has no batch norm.
     """
     cnn = LayerBuilder(
         variables,
@@ -47,6 +49,7 @@ def build_network(
         is_training=is_training,
         keep_statistics=keep_statistics,
         batch_norm=network.batch_norm,
+        fused_batch_norm=fused_batch_norm,
         seed=seed,
         dtype=dtype,
     )
@@ -69,6 +72,8 @@ def build_network(
             f'{place}: the variable {name} is not made by cnn, so that no mode would train it; use '
             'the layers of cnn, or TensorFlow operations without variables'
         )
+    if not fused_batch_norm and not cnn.has_batch_norm:
+        raise UsageError('--fused_batch_norm=False: the network has no batch norm; remove it')
     logits, auxiliary = _split_heads(output, images.shape[0], num_classes)
     # The softmax sums many exponentials and needs the precision of float32.
     return Logits(

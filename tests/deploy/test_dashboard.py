@@ -1,15 +1,19 @@
-"""docs/results_elsewhere.md: dashboard.py turns the JSON of `compare` into files of dashboards."""
+"""docs/results_elsewhere.md: dashboard.py turns the JSON of `compare` into files of dashboards;
+trackers get the runs of a folder.
+"""
 
 import io
 import json
+import re
 import sys
 from itertools import product
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.support.documents import python_block
-from tests.support.programs import run_main
+from tests.support.programs import ROOT, run_main
 from tests.support.sample_results import sample_failure, write_document, write_sample
 
 pytestmark = pytest.mark.unit
@@ -45,3 +49,20 @@ def test_the_dashboards_get_the_rate_of_each_setting(num_runs, tmp_path, monkeyp
         interval = [metric.get('lower_value'), metric.get('upper_value')]
         assert interval == (row['interval'] or [None, None])
         assert ('lower_value' in metric) == ('range' in entry) == (num_runs > 1)
+
+
+@pytest.mark.parametrize(
+    ('module', 'start', 'name'), [('mlflow', 'start_run', 'run_name'), ('wandb', 'init', 'name')]
+)
+def test_a_tracker_gets_the_runs_that_ended_well(module, start, name, tmp_path, monkeypatch):
+    write_sample(tmp_path / 'results' / 'good.json')
+    write_document(tmp_path / 'results' / 'failed.json', sample_failure())
+    page = (ROOT / 'docs' / 'results_elsewhere.md').read_text()
+    examples = re.findall(r'^```python\n(.*?)^```$', page, flags=re.M | re.S)
+    [example] = [text for text in examples if f'import {module}\n' in text]
+    tracker = MagicMock()
+    monkeypatch.setitem(sys.modules, module, tracker)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, module, 'exec'), {})
+    [call] = getattr(tracker, start).call_args_list
+    assert call.kwargs[name] == 'good'

@@ -90,6 +90,7 @@ IGNORED = """
 --benchmark_test_id=x | --benchmark_test_id=x --benchmark_log_dir
 --measure_peak --sync_on_finish --worker_hosts=a:1,b:1 --variable_update=collective_all_reduce |
     --measure_peak=True workers | --sync_on_finish=True one process
+--nofused_batch_norm --nobatchnorm_persistent | --batchnorm_persistent=False --fused_batch_norm
 --per_gpu_thread_count=3 --gpu_thread_mode=global | --per_gpu_thread_count=3 --gpu_thread_mode
 --agg_small_grads_max_group=9 --variable_update=replicated --num_gpus=2 |
     --agg_small_grads_max_group=9 --agg_small_grads_max_bytes=0

@@ -19,6 +19,8 @@ from models.layers import (
     truncated_normal,
 )
 from models.model_spec import BatchNorm
+from models.networks import PlaceholderVariables, build_network
+from models.registry import MODELS
 from tests.support.graphs import (
     DATA_FORMATS,
     evaluate,
@@ -28,6 +30,7 @@ from tests.support.graphs import (
     random_weight,
 )
 from tests.support.oracles import Weights
+from tests.support.outputs import refused
 from variable_mgr import TowerVariables
 
 pytestmark = pytest.mark.graph
@@ -70,13 +73,19 @@ def compute(
 
 
 @BOTH_FORMATS
+@pytest.mark.parametrize('fused', [True, False])
 @pytest.mark.parametrize('scale', [True, False])
-def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, scale):
+def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, scale, fused):
     images = np.random.default_rng(4).normal(3, 2, [4, 3, 5, 6]).astype(np.float32)
     mean, variance = images.mean((0, 1, 2)), images.var((0, 1, 2))
     norm = BatchNorm(decay=0.8, epsilon=0.01, scale=scale)
     layer = compute(
-        data_format, lambda cnn, x: cnn.batch_norm(x, 'bn'), images, True, batch_norm=norm
+        data_format,
+        lambda cnn, x: cnn.batch_norm(x, 'bn'),
+        images,
+        True,
+        batch_norm=norm,
+        fused_batch_norm=fused,
     )
     assert ('bn/gamma' in layer.weights) == scale
     factor = layer.weights.get('bn/gamma', 1) / np.sqrt(variance + 0.01)
@@ -86,6 +95,20 @@ def test_batch_norm_trains_with_the_batch_and_updates_its_averages(data_format, 
     for name, value in (('bn/moving_mean', mean), ('bn/moving_variance', unbiased)):
         average = 0.8 * layer.weights[name] + 0.2 * value
         np.testing.assert_allclose(layer.updated[name], average, rtol=1e-5)
+
+
+def test_a_network_without_batch_norm_refuses_to_compute_it_by_several_ops():
+    network = MODELS.find_model('trivial').network
+    with refused('--fused_batch_norm=False', 'no batch norm'), tf.Graph().as_default():
+        build_network(
+            network,
+            tf.zeros([2, 8, 8, 3]),
+            10,
+            PlaceholderVariables(),
+            'NHWC',
+            is_training=True,
+            fused_batch_norm=False,
+        )
 
 
 @BOTH_FORMATS

@@ -14,7 +14,7 @@ from tests.support.outputs import check_line
 from tests.support.sample_results import cut_off, record_of, sample_document, sample_record
 from tf_cnn.results import advice
 from tf_cnn.results.document import Result
-from tf_cnn.results.sections import StatisticsSection
+from tf_cnn.results.sections import StatisticsSection, WarningRow
 from tf_cnn.system.documents import as_json
 
 pytestmark = pytest.mark.unit
@@ -347,3 +347,16 @@ def test_where_the_cpu_chooses_its_clock_only_a_preference_for_low_power_gives_a
         check_warning(clocked('powersave', driver, preference), 'powersave', *facts)
     for usual in (None, 'default', 'performance', 'balance_performance'):
         assert codes(clocked('powersave', driver, usual)) == []
+
+
+def test_clusters_with_other_ports_have_one_warning_of_open_ports():
+    texts = [
+        f'anyone who can connect to port {ports} can read files; close the ports by '
+        f'`iptables --dports {in_rule} -j DROP`'
+        for ports, in_rule in (('7, 8', '7,8'), ('7, 8, 9', '7,8,9'), ('1 to 20', '1:20'))
+    ]
+    groups = advice.group_warnings(
+        (number, [WarningRow('settings', text)]) for number, text in enumerate(texts)
+    )
+    [(warning, owners, is_equal)] = groups
+    assert (warning.text, owners, is_equal) == (texts[0], [0, 1, 2], False)

@@ -186,6 +186,13 @@ def test_every_optimizer_has_kernels_for_gpus(optimizer):
     check_placement(build_on_gpus(optimizer=optimizer, gradient_clip=1.0))
 
 
+@pytest.mark.parametrize('precision', PRECISIONS)
+def test_batch_norm_of_several_ops_has_kernels_for_gpus(precision):
+    gpu_graph = build_on_gpus(model='two_norms', fused_batch_norm=False, **PRECISIONS[precision])
+    check_placement(gpu_graph)
+    assert not gpu_graph.of_type('FusedBatchNormV3', 'FusedBatchNormGradV3')
+
+
 def test_forward_only_has_kernels_for_gpus():
     check_placement(build_small(2, 'parameter_server', 'bf16', forward_only=True))
 

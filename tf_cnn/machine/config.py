@@ -108,6 +108,12 @@ class DeviceConfig:
         target='TF_USE_CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
         ignored=(ON_CPU,),
     )
+    fused_batch_norm: bool = flag(
+        True,
+        'Compute each batch norm with one kernel; if the switch is off, with several operations.',
+        original=NEW,
+        ignored=(NO_MODEL, NO_COMPUTING),
+    )
     allow_growth: bool | None = flag(
         None,
         'Take the memory of a GPU as it is needed instead of at the start; by default TensorFlow '
@@ -146,6 +152,11 @@ class DeviceConfig:
 
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         mode = params.variables.mode
+        if not self.fused_batch_norm:
+            yield (
+                ('batchnorm_persistent',),
+                'without --fused_batch_norm, cuDNN computes no batch norm',
+            )
         if self.num_gpus == 0 and self.device == 'gpu':
             yield params.conflict('num_gpus', 'device', 'use --num_gpus=1 or more, or --device=cpu')
         if self.device == 'cpu' and params.flag_text('num_gpus') == ALL_GPUS:

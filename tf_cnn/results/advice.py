@@ -158,12 +158,13 @@ def group_warnings(
     """Returns (first warning, owners, whether all have its text) of each kind of warning.
 
     Owners are what has the warnings: runs or rows. Warnings of one code are one kind, except for
-    the code `settings`: there it is the flags and the advice, without numbers such as ports.
+    the code `settings`: there it is the flags and the advice, without numbers and lists of them,
+    such as ports.
     """
     kinds: dict[tuple[str, str], list[tuple[WarningRow, Owner]]] = {}
     for owner, warnings in warnings_of:
         for warning in warnings:
-            advice = re.findall(r'--\w+|[^\d;]+$', re.sub(r'\d', '', warning.text))
+            advice = re.findall(r'--\w+|[^;]+$', re.sub(r'[\d,:]', '', warning.text))
             kind = warning.code, str(advice) if warning.code == 'settings' else ''
             owned = kinds.setdefault(kind, [])
             if not owned or owned[-1][1] is not owner:

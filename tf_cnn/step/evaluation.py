@@ -124,6 +124,7 @@ class Evaluation:
                     variables,
                     config.params.devices.layout,
                     is_training=False,
+                    fused_batch_norm=config.params.devices.fused_batch_norm,
                     dtype=config.precision.compute_dtype,
                 ).logits
                 tower_counts.append(_count_correct(logits, batch.labels))

@@ -324,6 +324,7 @@ def _build_tower(
         params.devices.layout,
         is_training=not params.run.forward_only,
         keep_statistics=manager.keeps_statistics(number),
+        fused_batch_norm=params.devices.fused_batch_norm,
         seed=seed,
         dtype=config.precision.compute_dtype,
     )
