@@ -91,7 +91,7 @@ def test_independent_mistakes_have_a_line_each():
 @pytest.mark.unit
 def test_the_version_is_one_line():
     version, *again = (run_main(word)[0] for word in ('--version', '-V', 'version'))
-    facts = r'(commit [0-9a-f]{12}, )?TensorFlow 2\.\S+, Python 3\.\S+'
+    facts = r'(commit [0-9a-f]{12}(-dirty)?, )?TensorFlow 2\.\S+, Python 3\.\S+'
     assert re.fullmatch(rf'tf_cnn_benchmarks \d+\.\d+\.\d+ \({facts}\)\n', version)
     assert again == [version, version]
 
