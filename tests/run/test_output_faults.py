@@ -39,9 +39,11 @@ def test_a_document_whose_reader_has_left_is_written_nowhere(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     pipe, process_end = os.pipe()
     os.close(pipe)
-    with pytest.raises(BrokenPipeError), os.fdopen(process_end, 'w') as out:
-        console = Console(out, io.StringIO(), documents_only=True)
-        make_benchmark('--num_batches=2', console, result_file='-').run()
+    out = os.fdopen(process_end, 'w')
+    console = Console(out, io.StringIO(), documents_only=True)
+    benchmark = make_benchmark('--num_batches=2', console, result_file='-')
+    with pytest.raises(BrokenPipeError), out:
+        benchmark.run()
     assert not [*tmp_path.iterdir()]
 
 
