@@ -38,12 +38,16 @@ class Relay:
         self._lock = threading.Lock()
         self._server: str | None = None
         self._open: list[socket.socket] = []
+        # While it is cleared, connections stay open and carry nothing.
+        self.flows = threading.Event()
+        self.flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def lead_to(self, server: str | None) -> None:
         """Passes new connections to the server at this HOST:PORT, or to none. Closes all present
         connections.
         """
+        self.flows.set()
         with self._lock:
             self._server = server
             for end in self._open:
@@ -68,10 +72,10 @@ class Relay:
         for source, sink in (client, server), (server, client):
             threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
 
-    @staticmethod
-    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
+                self.flows.wait()
                 sink.sendall(data)
         _shut(source)
         _shut(sink)

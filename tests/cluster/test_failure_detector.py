@@ -27,7 +27,7 @@ from tests.cluster.local_cluster import (
     result,
 )
 from tests.support.outputs import check_line, failed
-from tf_cnn.cluster import server
+from tf_cnn.cluster import failure_detector
 from tf_cnn.cluster.failure_detector import FailureDetector, FailureWatch, PeerError, StepLimit
 from tf_cnn.cluster.serve import serve
 from tf_cnn.cluster.server import LivenessProbe
@@ -42,7 +42,9 @@ def test_only_running_tasks_answer():
         # One address accepts connections and never answers; at the other nobody listens.
         ports = [end.getsockname()[1] for end in (mute, silent)]
         tasks = [Task('worker', index, f'127.0.0.1:{port}') for index, port in enumerate(ports)]
-        assert LivenessProbe().incarnations(tasks) == dict.fromkeys(tasks)
+        probe = LivenessProbe()
+        assert probe.incarnations(tasks) == dict.fromkeys(tasks)
+        assert list(map(probe.has_ended, tasks)) == [False, True]
 
 
 @contextlib.contextmanager
@@ -70,7 +72,8 @@ def test_a_task_in_a_long_step_counts_as_alive_until_it_dies(make_cluster):
     address, task = cluster.start('worker 1').address, cluster.task('worker 1')
     probe = LivenessProbe()
     before = probe.incarnations([task])
-    with mock.patch.object(server, '_BUSY_SECS', 0.5), busy(address, task):
+    probe.patience_secs = 0.5
+    with busy(address, task):
         for _ in range(2):
             asked_at = time.monotonic()
             assert probe.incarnations([task]) == before
@@ -112,7 +115,7 @@ def test_a_task_that_died_or_was_replaced_is_lost(lost, is_replaced, make_cluste
         cluster.start(lost)
     failure = detecting.failure()
     assert (failure.task, failure.answers) == (cluster.task(lost), False)
-    check_line(failure, failure.task)
+    check_line(failure, failure.task, *(['has ended'] if is_replaced else []))
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,21 @@ def test_a_task_that_was_only_slow_is_not_lost(make_cluster):
             time.sleep(POLL_SECS)
     assert_waits(detecting.interrupted)
     assert detecting.watch.failure is None
+
+
+def test_a_task_that_does_not_answer_is_lost_only_after_the_first_step(make_cluster):
+    cluster = make_cluster()
+    members = cluster.start_all()
+    detecting = Detecting(cluster, members)
+    cluster.relays['worker 1'].flows.clear()
+    # Longer than a process may refuse connections.
+    assert detecting.watch.wait(4.0) is None
+    limit = StepLimit(members['worker 0'].rendezvous, 10.0)
+    with mock.patch.object(failure_detector, 'BUSY_SECS', 0.5), limit.step():
+        pass
+    failure = detecting.failure()
+    assert failure.task == cluster.task('worker 1')
+    check_line(failure, failure.task, 'does not answer')
 
 
 def test_asynchronous_workers_only_miss_parameter_servers(make_cluster):

@@ -53,7 +53,8 @@ def test_wrong_lists_of_hosts_are_refused():
         ('a,b,a', 'appears twice'),
         ('', "''"),
         ('a:0', '0 slots'),
-        ('n[1-4]', 'is not a host'),
+        ('n[1-4,7]:2', 'scontrol show hostnames'),
+        (__file__, f'--hostfile={__file__}'),
         ('fd00::1', '[fd00::1]:4'),
         ('[zz::1]:2', 'is not a host'),
         ('10.0.0.256', 'is not a host'),
@@ -74,6 +75,8 @@ def test_files_without_hosts_are_refused(tmp_path):
         (b'\xff\xd8', 'read'),
         (b'c slots=2\na slots=x\n', "'a slots=x'"),
         (b'a slots=2 most=4\n', "'a slots=2 most=4'"),
+        (b'[gpu]\na ansible_host=10.0.0.1\n', f'ansible all -i {path}'),
+        (b'all:\n  hosts:\n', f'ansible all -i {path}'),
     ):
         path.write_bytes(content)
         with refused('--hostfile=', fact):

@@ -74,5 +74,7 @@ def test_independent_towers_are_not_synchronous():
 
 
 def test_an_evaluation_has_no_input_pipeline_of_steps():
-    assert run_section(plan_of('--eval --train_dir=t')).input_pipeline is None
+    assert (
+        run_section(plan_of('--eval --train_dir=t --eval_interval_secs=1')).input_pipeline is None
+    )
     assert run_section(plan_of()).input_pipeline == 'synthetic'

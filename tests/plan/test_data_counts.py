@@ -39,7 +39,7 @@ def test_an_epoch_of_imagenet_is_the_images_in_the_shards(noise):
     assert (plan.params.run.num_timed, plan.num_epochs) == (8, 2)
     assert plan.data.data_set.num_validation_examples == 50_000
     flags = '--model=trivial --batch_size=4 --num_batches=8'
-    for subset_flags in ('--eval --train_dir=checkpoints', '--forward_only'):
+    for subset_flags in ('--eval --train_dir=t --eval_interval_secs=1', '--forward_only'):
         plan = plan_of(f'{flags} {subset_flags}', data_dir=noise)
         assert plan.data.data_set.num_validation_examples == 23
     # Evaluations during training are scheduled by epochs, and the rate of resnet50, too.

@@ -29,6 +29,8 @@ REFUSED = {
     '--device=cpu --data_dir=linked': ['linked/train-00001-of-00002: it cannot be read'],
     'cluster -- --device=cpu --data_dir=linked': ['linked/train-00001-of-00002: it cannot be read'],
     '--device=cpu --train_dir=new/model.ckpt-100': ['--train_dir=new/model.ckpt-100'],
+    '--device=cpu --eval --train_dir=new': ['--train_dir=new: it holds no checkpoint'],
+    '--device=cpu --forward_only --train_dir=new/model.ckpt-1': ['--train_dir=new/model.ckpt-1: '],
     '--device=cpu --result_file=file/{model}.json': ['--result_file=file/'],
     '--model_file=no/such': ['--model_file=no/such'],
     '--export_saved_model=m': ['--export_saved_model: unknown flag; tf.train.load_checkpoint'],

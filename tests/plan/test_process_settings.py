@@ -14,7 +14,12 @@ from tf_cnn.machine.this_process import INTRA, ProcessEnvironment, ProcessSettin
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
 from tf_cnn.plan.evaluations import Evaluations
-from tf_cnn.plan.process_settings import Threads, choose_start, choose_threads
+from tf_cnn.plan.process_settings import (
+    Threads,
+    choose_start,
+    choose_threads,
+    process_cores,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -237,6 +242,18 @@ def test_openmp_variables_are_named_as_ignored_if_tensorflow_has_no_openmp():
     choose_start(params, environment, find_cluster_role(params, environment, []), None, warnings)
     (line,) = warnings
     check_line(line, 'OMP_NUM_THREADS=4 has no effect', '--num_intra_threads')
+
+
+def test_a_process_that_may_use_more_cores_than_slurm_gives_it_is_warned():
+    num_cores, warnings = len(process_cores()), list[str]()
+    for cpus, flags in ((num_cores, ''), (0, '--num_intra_threads=1'), (num_cores - 1, '')):
+        assert not warnings
+        environment = ProcessEnvironment({'SLURM_CPUS_PER_TASK': str(cpus)})
+        params = params_of(flags)
+        role = find_cluster_role(params, environment, [])
+        choose_start(params, environment, role, None, warnings)
+    (line,) = warnings
+    check_line(line, f'SLURM_CPUS_PER_TASK={cpus}', f'--num_intra_threads={cpus}', '--cpu-bind')
 
 
 # ---- evaluations ---------------------------------------------------------------------------------

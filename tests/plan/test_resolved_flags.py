@@ -11,7 +11,7 @@ from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.params import GROUPS, SPECS
 
 WORKERS = '--worker_hosts=10.0.0.1:1,10.0.0.2:1'
-ROLES = ['', '--forward_only', '--eval --train_dir=t', '--exchange_only']
+ROLES = ['', '--forward_only', '--eval --train_dir=t --eval_interval_secs=1', '--exchange_only']
 # The towers of this mode exchange nothing.
 IMPOSSIBLE = {('independent', '--exchange_only')}
 

@@ -289,9 +289,7 @@ def test_python_gets_the_rate_and_the_accuracy_of_an_evaluation(trained, digits)
     }
 
 
-def test_a_missing_checkpoint_is_named(digits, tmp_path):
-    with failed(f'--train_dir={tmp_path}'):
-        evaluate(tmp_path, digits)
+def test_a_file_in_the_place_of_checkpoints_is_refused(digits):
     with refused(f'--train_dir={digits / "train-images-idx3-ubyte"}'):
         evaluate(digits / 'train-images-idx3-ubyte', digits, '--eval_interval_secs=1')
 
@@ -321,12 +319,14 @@ def test_forward_only_refuses_a_checkpoint_of_another_model_and_constants_in_a_c
         plan_of(f'--forward_only --freeze_when_forward_only {hosts}', train_dir=trained)
 
 
-def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(
+def test_reading_takes_the_name_of_a_checkpoint_and_training_refuses_it(
     trained_on_records, noise, tmp_path
 ):
     folder = shutil.copytree(trained_on_records, tmp_path / 'train')
     [first] = evaluate(folder / 'model.ckpt-0', noise, ON_RECORDS)
     assert counts(first)[:2] == (0, NUM_VALIDATION)
+    row, _ = infer(folder / 'model.ckpt-0', noise, ON_RECORDS)
+    assert counts(row) == counts(first)
     before = sorted(folder.iterdir())
     # A name without a checkpoint is refused, too.
     for name in ('model.ckpt-4', 'model.ckpt-7'):
@@ -341,6 +341,11 @@ def test_evaluation_takes_the_name_of_a_checkpoint_and_training_refuses_it(
     with refused(f'--train_dir={folder}/model.ckpt-4', '--eval_interval_secs=1.0'):
         evaluate(folder / 'model.ckpt-4', noise, f'{ON_RECORDS} --eval_interval_secs=1')
     assert sorted(folder.iterdir()) == before
+
+
+def test_folders_where_a_run_writes_nothing_are_not_made(tmp_path):
+    plan_of('--forward_only', train_dir=tmp_path / 'mistyped', eval_dir=tmp_path / 'ignored')
+    assert not [*tmp_path.iterdir()]
 
 
 def test_runs_warn_of_a_newest_checkpoint_without_a_file_and_use_another(trained, digits, tmp_path):

@@ -35,6 +35,18 @@ def test_the_reader_of_standard_output_may_leave_at_any_step(tmp_path):
     assert checkpoint_step(latest_checkpoint(str(tmp_path)) or '') >= 6
 
 
+def test_a_document_whose_reader_has_left_is_written_nowhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pipe, process_end = os.pipe()
+    os.close(pipe)
+    out = os.fdopen(process_end, 'w')
+    console = Console(out, io.StringIO(), documents_only=True)
+    benchmark = make_benchmark('--num_batches=2', console, result_file='-')
+    with pytest.raises(BrokenPipeError), out:
+        benchmark.run()
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_log_on_a_full_disk_ends_the_run_after_its_training_is_saved(tmp_path):
     (tmp_path / 'logs').mkdir()
     (tmp_path / 'logs/metric.log').symlink_to('/dev/full')

@@ -16,6 +16,7 @@ from tf_cnn.cluster.failure_detector import (
     StepLimit,
     failure_of_exit,
     find_lost_peer,
+    loss_of,
 )
 from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous, ResumePoint, SharedSettings
 from tf_cnn.cluster.server import KeyValueStore, start_server
@@ -199,7 +200,7 @@ class ClusterWorker(Worker):
             if failure := failure_of_exit(chief, exits.get(chief)):
                 raise failure
             if is_silent:
-                raise PeerError(chief)
+                raise loss_of(chief, self._rendezvous)
         return None
 
     def share_total(self, images: int, seconds: float) -> tuple[int, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tf_cnn.cluster.rendezvous import Incarnations, Rendezvous
+from tf_cnn.cluster.server import BUSY_SECS
 from tf_cnn.cluster.topology import Task, name_tasks
 from tf_cnn.system.errors import RunError, UsageError
 
@@ -22,19 +23,17 @@ class PeerError(RunError):
     """Another task is lost, and this process exits because of it.
 
     answers: whether the process of the task still answers, so that its variables can be read.
-    message: by default the task and the event.
     """
 
     def __init__(
         self,
         task: Task,
-        event: str = 'was lost',
+        message: str,
         exit_code: int = RunError.exit_code,
         *,
         answers: bool = False,
-        message: str | None = None,
     ) -> None:
-        super().__init__(message or f'{task} {event}')
+        super().__init__(message)
         self.task = task
         self.exit_code = exit_code
         self.answers = answers
@@ -81,6 +80,8 @@ class StepLimit:
         finally:
             self._step_started_at = None
         self._longest_secs = max(self._longest_secs, self._clock() - started_at)
+        # The workers that took part in a step have built their graphs.
+        self._rendezvous.liveness.patience_secs = BUSY_SECS
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -122,10 +123,10 @@ class StepLimit:
         late_tasks = late_tasks or self._peers
         return PeerError(
             late_tasks[0],
-            answers=True,
-            message=f'a step has waited {limit_secs:.0f} s for {name_tasks(late_tasks)}, although '
+            f'a step has waited {limit_secs:.0f} s for {name_tasks(late_tasks)}, although '
             'each answers; a connection was cut, or a process hangs; '
             f'--step_timeout_secs={self._timeout_secs:g} limits the wait',
+            answers=True,
         )
 
     @staticmethod
@@ -178,7 +179,7 @@ class FailureDetector:
                     task, self._rendezvous.liveness.last_answer(task)
                 )
                 if incarnation is not None or time.monotonic() - since > _SILENT_SECS:
-                    return PeerError(task)
+                    return loss_of(task, self._rendezvous, has_successor=incarnation is not None)
         return None
 
 
@@ -264,10 +265,23 @@ def find_lost_peer(rendezvous: Rendezvous) -> PeerError | None:
     peers = [task for task in rendezvous.cluster.tasks if task != rendezvous.cluster.own_task]
     # Lost tasks come first: the others may have failed because of them.
     lost_peers = [
-        PeerError(task) for task in peers if incarnations[task] is None and task not in exits
+        loss_of(task, rendezvous)
+        for task in peers
+        if incarnations[task] is None and task not in exits
     ]
     failures = [failure_of_exit(task, exits.get(task)) for task in peers]
     return next((loss for loss in (*lost_peers, *failures) if loss), None)
+
+
+def loss_of(task: Task, rendezvous: Rendezvous, *, has_successor: bool = False) -> PeerError:
+    """Returns the failure of a task that does not answer, or whose successor does."""
+    if has_successor or rendezvous.liveness.has_ended(task):
+        return PeerError(task, f'{task} was lost: its process has ended')
+    return PeerError(
+        task,
+        f'{task} was lost: it does not answer; its process may still run, on busy cores or on a '
+        'host that cannot be reached',
+    )
 
 
 def failure_of_exit(
@@ -281,7 +295,7 @@ def failure_of_exit(
     is_usage_error = exit_code == UsageError.exit_code
     return PeerError(
         task,
-        f'ended with exit code {exit_code}: {reason}',
+        f'{task} ended with exit code {exit_code}: {reason}',
         UsageError.exit_code if is_usage_error else RunError.exit_code,
         answers=answers,
     )

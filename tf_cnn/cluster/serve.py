@@ -9,9 +9,9 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.failure_detector import (
     INTERVAL_SECS,
     FailureDetector,
-    PeerError,
     failure_of_exit,
     find_lost_peer,
+    loss_of,
 )
 from tf_cnn.cluster.rendezvous import (
     Exits,
@@ -133,8 +133,8 @@ def serve(
             raise failure
     for task in lost_tasks:
         if not exits:
-            raise PeerError(task)
-        warn(f'{task} was lost; the others took all steps')
+            raise loss_of(task, rendezvous)
+        warn(f'{loss_of(task, rendezvous)}; the others took all steps')
     until = time.monotonic() + linger_secs
     while time.monotonic() < until:
         check_signals()

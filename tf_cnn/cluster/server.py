@@ -26,9 +26,9 @@ _METHOD = '/tensorflow.WorkerService/GetStatus'
 _UNKNOWN_METHOD = '/tensorflow.WorkerService/Ping'
 # How long a task may take to answer.
 _ANSWER_SECS = 1.0
-# With more processes than cores, even gRPC may answer late. A killed process refuses connections at
-# once.
-_BUSY_SECS = 5.0
+# With more processes than cores, even gRPC may answer late, most of all while they build their
+# graphs and compile the first step. The host of a killed process refuses connections at once.
+START_SECS, BUSY_SECS = 60.0, 5.0
 _CHANNEL_OPTIONS = (
     # A task may restart at any moment, so try twice a second instead of at growing intervals.
     ('grpc.initial_reconnect_backoff_ms', 100),
@@ -85,9 +85,14 @@ def leave(exit_code: int) -> None:
 
 
 class LivenessProbe:
-    """Asks which tasks are up. Their servers answer with the incarnation of their process."""
+    """Asks which tasks are up. Their servers answer with the incarnation of their process.
+
+    patience_secs: how long a task counts as up that does not answer on an open connection.
+    """
 
     def __init__(self) -> None:
+        self.patience_secs = START_SECS
+        self._ended_tasks: set[Task] = set()
         self._last_answers: dict[Task, tuple[int, float]] = {}
         # GetStatus and the unknown method.
         self._requests: dict[Task, tuple[Any, Any]] = {}
@@ -97,7 +102,7 @@ class LivenessProbe:
     ) -> dict[Task, int | None]:
         """Returns the incarnation of each task; None if its server does not answer.
 
-        If patient, a task that is busy with a long step counts as up, and for some seconds also a
+        If patient, a task that is busy with a long step counts as up, and for patience_secs also a
         task that does not answer on an open connection.
         """
         statuses = {}
@@ -125,16 +130,24 @@ class LivenessProbe:
         """Returns when a task last answered (time.monotonic); now if it never did."""
         return self._last_answers.get(task, (0, time.monotonic()))[1]
 
+    def has_ended(self, task: Task) -> bool:
+        """Whether no process listened at the address of the task when it was asked last."""
+        return task in self._ended_tasks
+
     def _read_answer(self, task: Task, status: Any, ping: Any, *, patient: bool) -> int | None:
+        self._ended_tasks.discard(task)
         if ping:
             last_incarnation, answered_at = self._last_answers.get(task, (None, 0.0))
             if last_incarnation is not None and ping.code() is grpc.StatusCode.UNIMPLEMENTED:
                 # A new process would not be busy yet, so this is the one that answered last.
                 answered_at = time.monotonic()
                 self._last_answers[task] = last_incarnation, answered_at
-            is_up = patient and time.monotonic() - answered_at < _BUSY_SECS
+            is_up = patient and time.monotonic() - answered_at < self.patience_secs
             return last_incarnation if is_up else None
         if status.code() is not grpc.StatusCode.OK:
+            # Other reasons, such as 'No route to host', do not show whether the process runs.
+            if 'Connection refused' in status.details():
+                self._ended_tasks.add(task)
             return None
         incarnation = int(status.result())
         self._last_answers[task] = incarnation, time.monotonic()

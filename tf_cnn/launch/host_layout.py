@@ -2,6 +2,7 @@
 
 import contextlib
 import ipaddress
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -21,6 +22,8 @@ _HOST = re.compile(
     rf'{_MOST_SLOTS}(?:(?::| slots=)(?P<slots>\d{{1,4}}))?{_MOST_SLOTS}',
     re.ASCII,
 )
+# The first bracket of a list such as node[1-4]. An IPv6 address has nothing or @ before it.
+_NODE_LIST = re.compile(r'\w\[')
 
 # The tasks of each host (its ssh name) as (job, index): controller, parameter servers, workers.
 Layout = Mapping[str, Sequence[tuple[str, int]]]
@@ -31,6 +34,11 @@ HostSlots = Mapping[str, int | None]
 def read_hosts_flag(text: str) -> HostSlots:
     """Parses the text of --hosts: 'a:4,b:4', or 'a,b' without slots."""
     entries = split_hosts(text)
+    if os.path.isfile(text):
+        raise UsageError(
+            f'--hosts={text}: it is a file; use --hostfile={text}, or --hosts={text}:1 for a host '
+            'of this name'
+        )
     slots = _read_hosts(entries, f'--hosts={text}')
     for name, count in slots.items():
         port = f"for a port use --ssh='ssh -p {count}'"
@@ -58,18 +66,28 @@ def read_host_file(path: str) -> HostSlots:
             f'{flag}: it cannot be read ({error}); use a file with one host a line'
         ) from error
     entries = (re.sub(r'\s*=\s*', '=', ' '.join(line.partition('#')[0].split())) for line in lines)
-    return _read_hosts(filter(None, entries), flag)
+    inventory = f'the output of `ansible all -i {path} --list-hosts | sed 1d` for an inventory'
+    return _read_hosts(filter(None, entries), flag, f'; or use {inventory}')
 
 
-def _read_hosts(entries: Iterable[str], flag: str) -> HostSlots:
-    """Returns the slots of each host; for a repeated host the sum, 1 for each bare entry."""
+def _read_hosts(entries: Iterable[str], flag: str, advice: str = '') -> HostSlots:
+    """Returns the slots of each host; for a repeated host the sum, 1 for each bare entry.
+
+    advice: what else to use, for errors.
+    """
     slots_by_host: dict[str, int | None] = {}
     for entry in map(str.strip, entries):
         match = _HOST.fullmatch(entry)
+        if _NODE_LIST.search(entry):
+            raise UsageError(
+                f'{flag}: lists in brackets are not expanded; use each name, for a list of Slurm '
+                'from `scontrol show hostnames LIST | paste -sd,`'
+            )
         if not match or not _is_host(match):
             raise UsageError(
                 f'{flag}: {entry!r} is not a host; use NAME, NAME:NUMBER_OF_WORKERS or, in a file, '
                 'NAME slots=NUMBER_OF_WORKERS, and an IPv6 address in brackets: [fd00::1]:4'
+                f'{advice}'
             )
         name = (match['user'] or '') + (match['name'] or match['address'])
         slots = int(match['slots']) if match['slots'] else None

@@ -525,7 +525,7 @@ class InstrumentConfig:
                 'makes them slower; use --num_warmup_batches=1 or more'
             )
         interval, verbosity = self.save_summaries_steps, self.summary_verbosity
-        if is_chief and params.checkpoints.train_dir and interval and verbosity:
+        if is_chief and params.checkpoints.train_dir and self.writes_summaries:
             # A frozen network has no variables, so only scalars can be written. Gradients stay
             # inside a loop of steps.
             has_gradients = params.trains and params.run.steps_per_run == 1
@@ -546,6 +546,10 @@ class InstrumentConfig:
                 resolved, save_summaries_steps=interval, summary_verbosity=min(verbosity, most)
             )
         return resolved
+
+    @property
+    def writes_summaries(self) -> bool:
+        return bool(self.save_summaries_steps and self.summary_verbosity)
 
     @property
     def traces_step(self) -> bool:

@@ -66,13 +66,14 @@ def find_checkpoints(
         find_checkpoint,
         incomplete_checkpoint_warning,
         latest_checkpoint,
+        parse_checkpoint_prefix,
     )
 
     resume_from = warm_start = None
     if params.run.forward_only and cluster_role.is_chief:
         folder = params.checkpoints.train_dir
     if folder:
-        resume_from = latest_checkpoint(folder)
+        resume_from = parse_checkpoint_prefix(folder) or latest_checkpoint(folder)
         if line := incomplete_checkpoint_warning(folder, resume_from):
             warnings.append(line)
     if resume_from and params.run.freeze_when_forward_only and cluster_role.cluster:
@@ -128,7 +129,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
                 f'{params.flag_text(name)}: TensorFlow finds no checkpoint in a path with '
                 f'{wrong[0]}; rename it'
             )
-    if refusal := _refuse_checkpoint(params):
+    if refusal := _refuse_train_dir(params, is_chief=is_chief):
         refusals.add(refusal)
     # Stop before creating anything under such a name.
     refusals.raise_all()
@@ -141,37 +142,46 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
         if prefix := params.value(name):
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
-    if params.evaluation.eval and os.path.isfile(params.checkpoints.train_dir or ''):
-        # An evaluator would wait for checkpoints in it.
-        refusals.add(
-            f'{params.flag_text("train_dir")}: it is a file; use the folder of the checkpoints'
-        )
     for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
-        if (folder := params.value(name)) and not (name == 'train_dir' and params.evaluation.eval):
+        if (folder := params.value(name)) and (name != 'train_dir' or params.writes_train_dir):
             with refusals.collecting(), _refusing(name, folder):
                 make_folder(Path(folder))
     refusals.raise_all()
 
 
-def _refuse_checkpoint(params: Params) -> str | None:
-    """Returns the error message for a --train_dir that names a checkpoint instead of a folder; None
-    if --eval can read it.
+def _refuse_train_dir(params: Params, *, is_chief: bool) -> str | None:
+    """Returns the error message for a --train_dir that names a checkpoint where the run saves, or
+    that lacks the checkpoint that the run reads; None if there is no such problem.
     """
-    from tf_cnn.training.checkpoint_files import parse_checkpoint_prefix
+    from tf_cnn.training.checkpoint_files import may_hold_checkpoint, parse_checkpoint_prefix
 
-    prefix = (
-        parse_checkpoint_prefix(params.checkpoints.train_dir)
-        if params.checkpoints.train_dir
-        else None
-    )
-    if prefix is None:
+    path, written = params.checkpoints.train_dir, params.flag_text('train_dir')
+    if path is None:
         return None
-    written, folder = params.flag_text('train_dir'), os.path.dirname(prefix) or '.'
-    if not params.evaluation.eval:
+    if not params.writes_train_dir and os.path.isfile(path):
+        # An evaluator would wait for checkpoints in it.
+        return f'{written}: it is a file; use the folder of the checkpoints'
+    prefix = parse_checkpoint_prefix(path)
+    if prefix is None:
+        waits = params.evaluation.eval_interval_secs
+        if params.evaluation.eval and not waits and not may_hold_checkpoint(path):
+            return (
+                f'{written}: it holds no checkpoint; train with this --train_dir first, or wait '
+                'for one with --eval_interval_secs=10'
+            )
+        return None
+    folder = os.path.dirname(prefix) or '.'
+    if params.trains:
         return (
             f'{written}: this is a checkpoint, and training needs a folder; use '
             f'--train_dir={folder} to continue from the newest checkpoint there, or '
             f'--backbone_model_path={prefix} to start another training from its weights'
+        )
+    if params.writes_train_dir:
+        return (
+            f'{written}: this is a checkpoint, and summaries need a folder; use '
+            f'--train_dir={folder} for the newest checkpoint there, or remove '
+            '--save_summaries_steps'
         )
     if params.evaluation.eval_interval_secs:
         return (
@@ -179,7 +189,7 @@ def _refuse_checkpoint(params: Params) -> str | None:
             f'checkpoint, and a wait for new ones needs the folder; use --train_dir={folder} for '
             f'all of them, or remove --eval_interval_secs'
         )
-    if not os.path.isfile(f'{prefix}.index'):
+    if (is_chief or params.evaluation.eval) and not os.path.isfile(f'{prefix}.index'):
         return (
             f'{written}: there is no such checkpoint; use --train_dir={folder} for the newest one '
             'there'

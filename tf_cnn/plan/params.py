@@ -175,6 +175,13 @@ class Params:
         return not self.run.forward_only and not self.evaluation.eval
 
     @property
+    def writes_train_dir(self) -> bool:
+        """Whether the run may save checkpoints or summaries in --train_dir, instead of only reading
+        there.
+        """
+        return self.trains or (self.run.forward_only and self.instruments.writes_summaries)
+
+    @property
     def evaluates_in_training(self) -> bool:
         return not self.run.forward_only and any(
             getattr(self.evaluation, name) is not None for name in self.evaluation.SCHEDULE_FLAGS

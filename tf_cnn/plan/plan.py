@@ -255,7 +255,8 @@ def make_plan(params: Params, environment: ProcessEnvironment) -> Plan | ServerP
                     choose_devices(params, environment, cluster_role, gpus, ())
         with collecting():
             if not cluster_role.is_server:
-                check_outputs(params, is_chief=cluster_role.is_chief)
+                used = params.without_ignored(rules) if model else params
+                check_outputs(used, is_chief=cluster_role.is_chief)
         with collecting():
             if model and cluster_role.is_server:
                 check_folder(params, folder)

@@ -45,6 +45,8 @@ _XLA_FLAGS = 'TF_XLA_FLAGS'
 _MALLOC_VARIABLES = re.compile('MALLOC_|GLIBC_TUNABLES$|LD_PRELOAD$')
 # Environment variables that limit the threads of OpenMP and MKL.
 _OPENMP_THREADS = ('OMP_NUM_THREADS', 'OMP_THREAD_LIMIT', 'MKL_NUM_THREADS')
+# What a job asked for. Slurm binds a task to as many cores only where it is set up to.
+_SLURM_CPUS = 'SLURM_CPUS_PER_TASK'
 _NO_OPENMP = (
     "this TensorFlow has no OpenMP: oneDNN's kernels run on TensorFlow's threads, see "
     '--num_intra_threads'
@@ -88,8 +90,18 @@ def choose_start(
     warnings: list[str],
 ) -> ProcessSettings:
     """Chooses the settings that TensorFlow reads when it starts; warns of ignored settings of
-    OpenMP, and of kernels that the driver cannot keep.
+    OpenMP, of kernels that the driver cannot keep, and of more cores than Slurm gives a task.
     """
+    if (
+        cluster_role.has_local_towers
+        and params.devices.num_intra_threads is None
+        and (cpus := environment.variables.get(_SLURM_CPUS, '')).isdecimal()
+        and int(cpus) < (num_cores := len(process_cores()))
+    ):
+        warnings.append(
+            f'{_SLURM_CPUS}={cpus}: this process may use {plural(num_cores, "core")}, and does; '
+            f'use srun --cpus-per-task={cpus} --cpu-bind=cores, or --num_intra_threads={cpus}'
+        )
     flag_values = {flag: params.value(flag) for flag in _OPENMP}
     values: dict[str, object] = {}
     if has_openmp():

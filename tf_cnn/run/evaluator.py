@@ -93,8 +93,8 @@ def _find_checkpoints(plan: Plan, console: Console) -> Iterator[str]:
         console.warning(line)
     if last is None and not interval:
         raise RunError(
-            f'--train_dir={folder}: it holds no checkpoint; train with this --train_dir first, or '
-            'wait for one with --eval_interval_secs=10'
+            f'--train_dir={folder}: it holds no complete checkpoint; train with this --train_dir '
+            'first, or wait for one with --eval_interval_secs=10'
         )
     if last:
         yield last

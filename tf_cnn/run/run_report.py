@@ -173,6 +173,9 @@ class RunReport:
                 elif target != (first := next(names_in_order(path))):
                     self._console.note(f'another run wrote {first}, so the result is in {target}')
             except OSError as error:
+                if path == STDIO:
+                    # Its reader has left; the console reports other faults.
+                    raise
                 place = _write_elsewhere(text, path)
                 faults.append(RunError(f'{flag}: it cannot be written ({error.strerror}); {place}'))
             except RunError as error:

@@ -66,10 +66,14 @@ def latest_checkpoint(folder: str) -> str | None:
     return max(filter(_is_complete, prefixes), key=checkpoint_step, default=None)
 
 
-def may_hold_checkpoint(folder: str) -> bool:
-    """Whether a folder has files of a checkpoint, complete or not. Does not import TensorFlow."""
+def may_hold_checkpoint(path: str) -> bool:
+    """Whether a path names a checkpoint, or a folder with files of one, complete or not. Does not
+    import TensorFlow.
+    """
     names = (_STATE_FILE, '*.index', f'{READY_FOLDER}/*.index')
-    return any(glob.glob(os.path.join(glob.escape(folder), name)) for name in names)
+    return parse_checkpoint_prefix(path) is not None or any(
+        glob.glob(os.path.join(glob.escape(path), name)) for name in names
+    )
 
 
 def incomplete_checkpoint_warning(folder: str, checkpoint: str | None) -> str | None:

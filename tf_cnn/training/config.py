@@ -353,8 +353,8 @@ class CheckpointConfig:
     train_dir: str | None = flag(
         None,
         'Folder for checkpoints and summaries, created if missing. Training continues from its '
-        'newest checkpoint, and --forward_only computes with its weights; --eval also accepts a '
-        'single checkpoint, as in DIR/model.ckpt-100.',
+        'newest checkpoint, and --forward_only computes with its weights; --eval and '
+        '--forward_only also accept a single checkpoint, as in DIR/model.ckpt-100.',
         common=True,
         output=Output.FOLDER,
     )
@@ -387,9 +387,7 @@ class CheckpointConfig:
     )
 
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
-        instruments = params.instruments
-        writes_summaries = instruments.save_summaries_steps and instruments.summary_verbosity
-        if params.run.forward_only and not writes_summaries and not rules.has_checkpoint:
+        if params.run.forward_only and not params.writes_train_dir and not rules.has_checkpoint:
             reason = (
                 'it holds no checkpoint, --forward_only saves none, and summaries need '
                 '--save_summaries_steps and --summary_verbosity'
