@@ -141,3 +141,5 @@ def test_files_that_cannot_be_made_or_that_a_later_run_would_overwrite_are_refus
     ):
         with refused('--repeat=2', flags.split()[0]):
             parse_argv(['--repeat=2', *flags.split()])
+    # All runs may read one checkpoint.
+    parse_argv(['--repeat=2', '--forward_only', '--train_dir=t'])

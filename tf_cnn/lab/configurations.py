@@ -149,7 +149,7 @@ def _check_flags_of_runs(params: Params) -> None:
     for name, flag_text in params.given_flags.items():
         if name == 'repeat' or name in ROLE_FLAGS:
             raise UsageError(f'{flag_text}: each run is one process or cluster; remove it')
-        if name in output_flags() and (name != 'train_dir' or params.writes_train_dir):
+        if name in output_flags() and params.writes_to(name):
             raise UsageError(
                 f'{flag_text}: all runs would use the same path; remove it, and use --output for '
                 'the results'

@@ -689,7 +689,7 @@ class ResultConfig:
                     'repeat', 'eval', 'it repeats the measurement of steps; remove it'
                 )
             for name in output_flags(*(kind for kind in Output if kind is not Output.CHIEF_FILE)):
-                if params.value(name) and not evaluates:
+                if params.value(name) and params.writes_to(name) and not evaluates:
                     yield params.conflict('repeat', name, 'all runs would write there; remove one')
         if self.target_seconds is not None:
             for name in ('num_batches', 'num_epochs'):

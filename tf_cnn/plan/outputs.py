@@ -143,7 +143,7 @@ def check_outputs(params: Params, *, is_chief: bool = True) -> None:
             with refusals.collecting(), _refusing(name, prefix):
                 _try_file(Path(f'{prefix}00.pbtxt'))
     for name in output_flags(*(_FOLDERS if is_chief else (Output.FOLDER,))):
-        if (folder := params.value(name)) and (name != 'train_dir' or params.writes_train_dir):
+        if (folder := params.value(name)) and params.writes_to(name):
             with refusals.collecting(), _refusing(name, folder):
                 make_folder(Path(folder))
     refusals.raise_all()
@@ -158,7 +158,7 @@ def _refuse_train_dir(params: Params, *, is_chief: bool) -> str | None:
     path, written = params.checkpoints.train_dir, params.flag_text('train_dir')
     if path is None:
         return None
-    if not params.writes_train_dir and os.path.isfile(path):
+    if not params.writes_to('train_dir') and os.path.isfile(path):
         # An evaluator would wait for checkpoints in it.
         return f'{written}: it is a file; use the folder of the checkpoints'
     prefix = parse_checkpoint_prefix(path)
@@ -177,7 +177,7 @@ def _refuse_train_dir(params: Params, *, is_chief: bool) -> str | None:
             f'--train_dir={folder} to continue from the newest checkpoint there, or '
             f'--backbone_model_path={prefix} to start another training from its weights'
         )
-    if params.writes_train_dir:
+    if params.writes_to('train_dir'):
         return (
             f'{written}: this is a checkpoint, and summaries need a folder; use '
             f'--train_dir={folder} for the newest checkpoint there, or remove '

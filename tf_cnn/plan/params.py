@@ -174,12 +174,10 @@ class Params:
     def trains(self) -> bool:
         return not self.run.forward_only and not self.evaluation.eval
 
-    @property
-    def writes_train_dir(self) -> bool:
-        """Whether the run may save checkpoints or summaries in --train_dir, instead of only reading
-        there.
-        """
-        return self.trains or (self.run.forward_only and self.instruments.writes_summaries)
+    def writes_to(self, name: str) -> bool:
+        """Whether the run may write to the path of this output flag; some only read --train_dir."""
+        writes_summaries = self.run.forward_only and self.instruments.writes_summaries
+        return name != 'train_dir' or self.trains or writes_summaries
 
     @property
     def evaluates_in_training(self) -> bool:

@@ -387,7 +387,11 @@ class CheckpointConfig:
     )
 
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
-        if params.run.forward_only and not params.writes_train_dir and not rules.has_checkpoint:
+        if (
+            params.run.forward_only
+            and not params.writes_to('train_dir')
+            and not rules.has_checkpoint
+        ):
             reason = (
                 'it holds no checkpoint, --forward_only saves none, and summaries need '
                 '--save_summaries_steps and --summary_verbosity'
