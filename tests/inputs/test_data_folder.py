@@ -181,7 +181,7 @@ def test_a_run_that_does_not_train_reads_validation_images_where_there_are_some(
 def test_only_the_subsets_that_a_run_reads_must_be_in_the_folder(tmp_path, check):
     write_mnist(tmp_path, DIGITS, np.arange(4))
     run: dict[str, Any] = {'data_dir': str(tmp_path), 'model': 'mnist'}
-    evaluation = {**run, 'eval': True, 'train_dir': str(tmp_path)}
+    evaluation = {**run, 'eval': True, 'train_dir': str(tmp_path), 'eval_interval_secs': 10.0}
     check(**run, forward_only=True)
     with refused(f'--data_dir={tmp_path}', 't10k-images-idx3-ubyte'):
         check(**evaluation)
