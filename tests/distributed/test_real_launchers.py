@@ -111,10 +111,10 @@ def slurm(network: Network) -> dict[str, str]:
         )
         host.run('mkdir', '-p', '/run/munge', '/run/slurmd', '/run/slurmctld')
         host.run(*munged.split(), **environ)
-    first.run('slurmctld', **environ)
     states = ''
     for _ in range(4):
-        # Beside much other work a slurmd may not get ready. The next start replaces it.
+        # Beside much other work a server may not get ready. The next start replaces it.
+        first.run('slurmctld', **environ)
         for host, node in zip(network.hosts, ('node1', 'node2'), strict=True):
             host.run('slurmd', '-N', node, **environ)
         deadline = time.monotonic() + 20

@@ -176,7 +176,8 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
     for subset, count in (('train', 40), ('validation', 24)):
         zeros = np.zeros([count, 28, 28], np.uint8)
         write_mnist(tmp_path, zeros, zeros[:, 0, 0], subset)
-    evaluation: Flags = {'eval': True, 'train_dir': str(tmp_path / 'checkpoints')}
+    train_dir = str(tmp_path / 'checkpoints')
+    evaluation: Flags = {'eval': True, 'train_dir': train_dir, 'eval_interval_secs': 10.0}
     synthetic: Flags = {'data_dir': None}
     cases: list[tuple[Flags, int | str, float]] = [
         ({}, 100, 10.0),
