@@ -568,6 +568,10 @@ def test_a_long_table_of_hosts_has_the_most_different_ones_and_counts_the_rest()
     assert len(document_of(f'many_hosts {HOSTS}')['rows']) == 16
 
 
+def test_a_run_that_hardly_differs_is_not_named():
+    assert not document_of('base hardly')['notes']
+
+
 def test_at_most_six_lines_follow_the_table_and_json_has_all():
     notes = document_of('base noted')['notes']
     assert len(notes) > 6

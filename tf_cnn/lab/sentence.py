@@ -39,6 +39,8 @@ _MAX_CLAUSES, _MAX_CHANGES = 3, 2
 # A run is an outlier beyond this modified z-score: Iglewicz and Hoaglin 1993, How to Detect and
 # Handle Outliers, 3.3.
 _OUTLIER_SCORE = 3.5
+# Nobody looks for the cause of a smaller difference.
+_MIN_OUTLIER_SHARE = 0.02
 # The median and the MAD of fewer runs are too uncertain to call one an outlier.
 _MIN_RUNS_FOR_OUTLIERS = 5
 # Hosts agree if no interval reaches further than this; wider ones show nothing.
@@ -331,7 +333,8 @@ def outliers(row: Row) -> Mapping[str, float]:
         rates = {run.source: row.in_unit(run.images_per_second) for run in runs}
         if len(rates) >= _MIN_RUNS_FOR_OUTLIERS:
             middle = statistics.median(rates.values())
-            limit = _OUTLIER_SCORE * MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+            deviation = MAD_TO_STANDARD_DEVIATION * mad([*rates.values()])
+            limit = max(_OUTLIER_SCORE * deviation, _MIN_OUTLIER_SHARE * middle)
             far |= {path: rate for path, rate in rates.items() if abs(rate - middle) > limit}
     return far
 
