@@ -81,6 +81,12 @@ def write_hosts(folder: Path | str, rates: Mapping[str, float], **changes: Any) 
         write_runs(f'{folder}/{name}', rates_around(rate, spread=0.01), host=name, **changes)
 
 
+def replaced(document: Mapping[str, Any], **columns: Sequence[Any]) -> dict[str, Any]:
+    """Returns the document with other columns of its steps."""
+    [worker] = document['workers']
+    return {**document, 'workers': [{**worker, 'steps': {**worker['steps'], **columns}}]}
+
+
 def write_losses(
     folder: str, wrong_steps: Mapping[str, Sequence[int]], *, cpu_model: bool = False
 ) -> None:
@@ -197,6 +203,16 @@ def write_all_folders() -> None:
     write_losses('other_processors', {'n1': [0] * 3, 'n2': [15] * 3}, cpu_model=True)
     for folder, step in (('right', 0), ('wrong', 15)):
         write_losses(folder, {'n1': [step] * 3})
+    write_losses('wrong_at_times', {'n1': [0, 0, 15]})
+    for name in ('n1', 'n2'):
+        for rate in rates_around(100):
+            flags, machine = {'deterministic': True}, {'hostname': name}
+            document = sample_document(rate=rate, noise=0, flags=flags, machine=machine)
+            steps = document['workers'][0]['steps']
+            later = [step + 1000 * (name == 'n2') for step in steps['global_step']]
+            write(f'later_steps/{name}', replaced(document, global_step=later))
+            none = [None] * len(later)
+            write(f'no_losses/{name}', replaced(document, loss=none))
     many = {f'n{number:02}': 100 + number % 3 for number in range(16)}
     write_hosts('many_hosts', many)
     write_hosts('two_hosts', {'n1': 100, 'n2': 80})

@@ -371,6 +371,25 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         ['--same_losses: wrong computes'],
     ),
     (
+        f'later_steps {SAME_LOSSES}',
+        3,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005).',
+        ['cannot tell'],
+    ),
+    (
+        f'no_losses {SAME_LOSSES}',
+        3,
+        'no difference is shown between n1 and n2: ratio 1.000 (0.995 to 1.005).',
+        ['cannot tell'],
+    ),
+    (
+        f'wrong_at_times right {SAME_LOSSES}',
+        1,
+        'no difference is shown between wrong_at_times and right: ratio 1.000 (0.995 to 1.005); '
+        'wrong_at_times computes different losses from run to run, from step 15 on.',
+        ['--same_losses: wrong_at_times computes'],
+    ),
+    (
         f'base slow {SAME_LOSSES}',
         3,
         'slow is slower than base: ratio 0.800 (0.796 to 0.804).',

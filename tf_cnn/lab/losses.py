@@ -53,11 +53,12 @@ def describe_losses(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Returns a clause for each group of rows that agree, and if there is none, for each group of
     equal settings that were not compared.
     """
+    wrong = {id(row.runs) for row in rows if is_wrong(row)}
     by_name: dict[str, Row] = {}
     for row in rows:
         if not is_wrong(row):
             by_name[row.name] = row
-        if row.compared_runs:
+        if row.compared_runs and id(row.compared_runs) not in wrong:
             reference = replace(row, runs=tuple(row.compared_runs))
             by_name.setdefault(row.reference.name, reference)
     named = [(name, row) for name, row in by_name.items() if _results(row)]
@@ -74,12 +75,19 @@ def describe_losses(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
 
 
 def _results(row: Row) -> list[Result]:
-    return [run for run in row.results if run.flags.get('deterministic') and run.workers]
+    """Returns the runs with losses that repeat; --exchange_only computes none."""
+    return [
+        run
+        for run in row.results
+        if run.flags.get('deterministic') and run.workers
+        if any(loss is not None for loss in run.steps.loss)
+    ]
 
 
 def _setting(row: Row) -> str:
     run = _results(row)[0]
-    return equality_key([run.workload, non_default_settings(run)])
+    # Trainings that go on from different steps have no loss in common.
+    return equality_key([run.workload, non_default_settings(run), [*run.steps.global_step[:1]]])
 
 
 def _machines(row: Row) -> dict[str, Any]:
