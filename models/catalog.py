@@ -20,6 +20,7 @@ CATALOG_FILE = Path(__file__).with_name('catalog.json')
 DECLARED: list[ModelSpec] = []
 
 
+# The columns of a row of the catalog.
 def model(
     name: str,
     data_set: str,

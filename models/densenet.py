@@ -22,6 +22,7 @@ from models.model_spec import RateSchedule
     stem_filters=64,
     small_images=False,
 )
+# The arguments after num_classes are what the models of the paper differ in.
 def densenet(
     cnn: LayerBuilder,
     x: Tensor,

@@ -98,6 +98,7 @@ class _Normalised(NamedTuple):
     batch_variance: Tensor
 
 
+# The arguments of the kernel.
 def _composite_batch_norm(
     *,
     x: Tensor,

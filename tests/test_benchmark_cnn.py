@@ -5,17 +5,19 @@ import re
 import signal
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from benchmark_cnn import BenchmarkCNN
+from benchmark_cnn import BenchmarkCNN, setup
 from models.layers import LayerBuilder
 from models.registry import register_model
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import losses, make_benchmark, run_benchmark
 from tf_cnn.plan.parsing import make_params
+from tf_cnn.plan.plan import make_plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.document import Result, read_result
 from tf_cnn.system.signals import Stopped
@@ -67,6 +69,17 @@ def test_settings_that_python_cannot_use_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, 'horovod', None)
     with refused('--variable_update=horovod', 'horovod', '--variable_update=collective_all_reduce'):
         make_benchmark(variable_update='horovod')
+
+
+def test_a_run_takes_over_the_plan_of_setup_once():
+    params = make_params(model='trivial', device='cpu', batch_size=2, num_batches=1)
+    with mock.patch('benchmark_cnn.make_plan', wraps=make_plan) as planning:
+        checked = setup(params)
+        BenchmarkCNN(checked, console=Console())
+        assert planning.call_count == 1
+        for number, other in enumerate((checked, params), start=2):
+            BenchmarkCNN(other)
+            assert planning.call_count == number
 
 
 def test_an_ignored_flag_is_a_warning_and_not_in_the_banner():

@@ -56,6 +56,7 @@ class ClusterWorker(Worker):
 
     cluster: Cluster
 
+    # What only the run knows, since this module knows neither flags nor results.
     def __init__(
         self,
         cluster: Cluster,

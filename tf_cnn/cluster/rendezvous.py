@@ -161,6 +161,7 @@ class Rendezvous:
             self._store = None
         return results[0] if results else None
 
+    # Long, to show the whole meeting of the tasks in order.
     def join(self, resume_point: ResumePoint, timeout_secs: float) -> TrainingGroup:
         """Waits until all tasks are up and all workers have joined.
 

@@ -33,6 +33,7 @@ _LOST_SECS = 3.0
 _STAY_SECS = 10.0
 
 
+# As those of ClusterWorker: what this module does not read from flags.
 def run_server(
     cluster: Cluster,
     config: tf.ConfigProto,

@@ -77,6 +77,7 @@ def _serialize_example(
     )
 
 
+# Long, to show in order what stays hidden until all of it is on disk.
 def write_shards(
     folder: ImageFolder,
     images_by_subset: Mapping[str, Sequence[SourceImage]],

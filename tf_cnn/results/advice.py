@@ -82,6 +82,7 @@ _CAUSES = {
     'gpu_slowdown': 'slowed GPUs',
     'gpu_shared': 'other programs on the GPUs',
 }
+# What is asked of the machine of each worker.
 _OF_MACHINES = (*_CAUSES, 'gpu_power_limit', 'fewer_cores', 'powersave')
 _SYMPTOMS = {'outliers': 'outliers', 'spread': 'spread', 'drift': 'drift'}
 _NOISE = _CAUSES | _SYMPTOMS
