@@ -18,10 +18,10 @@ from tests.support.documents import split_line
 from tests.support.programs import ROOT
 from tf_cnn.cli.compare import DECLARATION
 from tf_cnn.cluster.topology import Cluster
-from tf_cnn.lab.ratios import MIN_RUNS
 from tf_cnn.plan.discovery import find_cluster
 from tf_cnn.plan.params import Params
 from tf_cnn.plan.parsing import parse_argv
+from tf_cnn.results.ratios import MIN_RUNS
 
 pytestmark = pytest.mark.unit
 

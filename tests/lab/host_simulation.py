@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tf_cnn.lab.ratios import Ratio, compare, compare_with_others, estimate_runs
+from tf_cnn.results.ratios import Ratio, compare, compare_with_others, estimate_runs
 
 HOSTS = (2, 3, 4, 8, 32, 64)
 SPREAD = 0.03

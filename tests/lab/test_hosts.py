@@ -15,7 +15,7 @@ from tests.lab.host_simulation import (
     WILD,
     simulate,
 )
-from tf_cnn.lab.ratios import variance_of_median
+from tf_cnn.results.ratios import variance_of_median
 
 pytestmark = pytest.mark.unit
 

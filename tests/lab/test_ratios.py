@@ -12,11 +12,11 @@ from scipy import stats
 
 from tests.support.sample_results import sample_record
 from tf_cnn.lab.conclude import rounds_needed
-from tf_cnn.lab.ratios import (
+from tf_cnn.lab.rows import estimate
+from tf_cnn.results.ratios import (
     Ratio,
     Significance,
     compare,
-    estimate,
     estimate_runs,
     geometric_mean,
     t_quantile,

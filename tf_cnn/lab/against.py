@@ -12,15 +12,7 @@ from tf_cnn.lab.earlier import earlier
 from tf_cnn.lab.links import are_pairs, links
 from tf_cnn.lab.losses import same_losses
 from tf_cnn.lab.original_logs import Run
-from tf_cnn.lab.ratios import (
-    Ratio,
-    Significance,
-    compare,
-    compare_with_others,
-    estimate,
-    geometric_mean,
-)
-from tf_cnn.lab.rows import Against, Reference, Row, importance, make_rows
+from tf_cnn.lab.rows import Against, Reference, Row, estimate, importance, make_rows
 from tf_cnn.lab.runs import (
     equality_key,
     find_varying_names,
@@ -33,6 +25,13 @@ from tf_cnn.lab.runs import (
 from tf_cnn.lab.sentence import NO_OTHER, NO_OTHER_HOST, OTHERS
 from tf_cnn.lab.sides import Side, by_host, read_folders, read_sides
 from tf_cnn.plan.params import SPECS
+from tf_cnn.results.ratios import (
+    Ratio,
+    Significance,
+    compare,
+    compare_with_others,
+    geometric_mean,
+)
 from tf_cnn.system.errors import UsageError, format_flag
 
 # Two machines are two sides.

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tf_cnn.lab.config import BROKEN, KEPT, MeasureOptions, ShowOptions
 from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
-from tf_cnn.lab.ratios import MIN_RUNS, Ratio, Significance, t_quantile
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.sentence import AS_BEFORE, NO_OTHER, answer, by_remark
 from tf_cnn.lab.show import price_of_a_million, show
+from tf_cnn.results.ratios import MIN_RUNS, Ratio, Significance, t_quantile
 from tf_cnn.results.tables import abbreviate, escape_unprintable
 from tf_cnn.system.errors import UsageError, format_flag
 

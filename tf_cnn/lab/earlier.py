@@ -8,13 +8,13 @@ from dataclasses import replace
 import msgspec
 
 from tf_cnn.lab.original_logs import Run, documents
-from tf_cnn.lab.ratios import MIN_RUNS, Ratio
 from tf_cnn.lab.rows import Against, Reference, Row
 from tf_cnn.lab.runs import flag_differences, machine_differences, repeat_key, workload_differences
 from tf_cnn.lab.sentence import AS_BEFORE
 from tf_cnn.lab.sides import read_side
 from tf_cnn.results.advice import is_short
 from tf_cnn.results.document import Result
+from tf_cnn.results.ratios import MIN_RUNS, Ratio
 from tf_cnn.results.statistics import spread
 from tf_cnn.results.tables import abbreviate
 from tf_cnn.system.errors import plural

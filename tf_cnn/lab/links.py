@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from tf_cnn.lab.original_logs import Run
-from tf_cnn.lab.ratios import Ratio, Significance
 from tf_cnn.lab.rows import Against, Reference, Row
 from tf_cnn.lab.runs import WITH, hosts_of
 from tf_cnn.launch.config import SLOW_LINK
 from tf_cnn.results.document import Result
+from tf_cnn.results.ratios import Ratio, Significance
 from tf_cnn.results.tables import Column, Table, format_number
 from tf_cnn.system.errors import plural
 

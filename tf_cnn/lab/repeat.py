@@ -13,7 +13,6 @@ from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
 from tf_cnn.lab.configurations import Configuration
 from tf_cnn.lab.measure import Laboratory, Outcome, describe_outcome, succeeded
 from tf_cnn.lab.original_logs import Run
-from tf_cnn.lab.ratios import MIN_RUNS
 from tf_cnn.lab.rows import Row
 from tf_cnn.lab.runs import settings_of
 from tf_cnn.lab.sentence import answer, make_notes
@@ -22,6 +21,7 @@ from tf_cnn.plan.params import Params
 from tf_cnn.results.console import BANNER_END, BANNER_START, Console, format_total
 from tf_cnn.results.document import Result
 from tf_cnn.results.file_names import fill_fields, names_in_order, numbered_path
+from tf_cnn.results.ratios import MIN_RUNS
 from tf_cnn.results.result_file import write_new
 from tf_cnn.system.documents import as_json
 from tf_cnn.system.errors import RunError, UsageError, plural

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tf_cnn.lab.original_logs import Run, documents
-from tf_cnn.lab.ratios import Estimate, Ratio, Significance, estimate
 from tf_cnn.lab.runs import (
     MEASURED,
     WITH,
@@ -28,8 +27,9 @@ from tf_cnn.lab.runs import (
 )
 from tf_cnn.lab.sides import Side
 from tf_cnn.plan.params import SPECS
-from tf_cnn.results.advice import doubt_mark
+from tf_cnn.results.advice import doubt_mark, is_short
 from tf_cnn.results.document import COMMAND_TIME, WALL_TIME, AnyResult, Result
+from tf_cnn.results.ratios import Estimate, Ratio, Significance, estimate_runs
 from tf_cnn.results.tables import abbreviate, format_number, format_setting
 from tf_cnn.system.errors import UsageError
 
@@ -42,6 +42,16 @@ _FORMS = dict.fromkeys((*FIRST_NAMES, 'command', 'data_dir', 'data_sha256', MEAS
 # The units of numbers of which less is better.
 _TIMES = (COMMAND_TIME, WALL_TIME)
 _GIBIBYTE = 1 << 30
+
+
+def estimate(runs: Sequence[Run]) -> Estimate:
+    """Estimates the throughput of one setting from one or more runs; see estimate_runs."""
+    images = [run.images for run in runs]
+    throughput = estimate_runs(
+        [run.images_per_second for run in runs],
+        images if all(number > 0 for number in images) else None,
+    )
+    return replace(throughput, is_short=any(map(is_short, documents(runs))))
 
 
 @dataclass(frozen=True)

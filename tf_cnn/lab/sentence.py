@@ -9,7 +9,6 @@ from typing import Any
 
 from tf_cnn.lab.links import describe_links
 from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
-from tf_cnn.lab.ratios import MIN_RUNS, Significance
 from tf_cnn.lab.rows import Row, format_value
 from tf_cnn.lab.runs import (
     WITH,
@@ -25,6 +24,7 @@ from tf_cnn.results.advice import (
     noise_warnings,
 )
 from tf_cnn.results.document import COMMAND_RATE, AnyResult, Result
+from tf_cnn.results.ratios import MIN_RUNS, Significance
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_interval, format_number

@@ -12,14 +12,11 @@ import enum
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-from tf_cnn.lab.original_logs import Run, documents
-from tf_cnn.results.advice import is_short
 
 CONFIDENCE = 0.95
 # Fewer runs of a setting do not show its spread: Student's t is 12.7 for 2 runs, 4.3 for 3.
@@ -151,16 +148,6 @@ class Ratio:
     @property
     def is_significant(self) -> bool:
         return self.verdict in (Significance.FASTER, Significance.SLOWER)
-
-
-def estimate(runs: Sequence[Run]) -> Estimate:
-    """Estimates the throughput of one setting from one or more runs; see estimate_runs."""
-    images = [run.images for run in runs]
-    throughput = estimate_runs(
-        [run.images_per_second for run in runs],
-        images if all(number > 0 for number in images) else None,
-    )
-    return replace(throughput, is_short=any(map(is_short, documents(runs))))
 
 
 def compare(baseline: Estimate, candidate: Estimate) -> Ratio:
