@@ -38,6 +38,7 @@ from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
+from tf_cnn.run.steps_alone import LEAST_MEANS, StepsAlone, workers_alone
 from tf_cnn.step.build import build_evaluation, build_step
 from tf_cnn.step.evaluation import Evaluation, sliced_variables
 from tf_cnn.step.graph_loop import GraphLoop
@@ -217,8 +218,9 @@ class BenchmarkCNN:
                 with self._lifecycle.save_if_interrupted():
                     yield from self._take_steps(session, schedule, stack)
                     self._finish(session)
-            # All steps are saved: a process that restarts now finds that training is over.
-            worker.stop_watching()
+                # All steps are saved: a process that restarts now finds that training is over.
+                worker.stop_watching()
+                self._measure_alone(session)
             self._write_outputs()
             self._state.forget_training()
 
@@ -263,6 +265,8 @@ class BenchmarkCNN:
             if plan.params.run.steps_per_run > 1:
                 self._graph_loop = GraphLoop(step_graph.fetches, step_graph.stateful_ops)
             self._state = RunState(plan, step_graph, worker, self._console)
+            alone = workers_alone(plan)
+            self._steps_alone = StepsAlone(step_graph, alone) if alone else None
         self._report.meters.transfer = step_graph.transfer
         self._report.meters.input_buffers = buffers = step_graph.step_input.buffers
         if buffers and plan.params.run.verbose:
@@ -413,6 +417,18 @@ class BenchmarkCNN:
         with self._save_lock:
             self._state.finish(session)
             self._session = None
+
+    def _measure_alone(self, session: tf.Session) -> None:
+        meters, steps = self._report.meters, self._report.recorder.log().timed_steps
+        if self._steps_alone and len(steps) >= LEAST_MEANS:
+            self._console.progress('Taking steps of each worker alone')
+            try:
+                meters.alone, meters.alone_wait = self._steps_alone.measure(
+                    session, [step.seconds for step in steps]
+                )
+            except tf.errors.OpError as error:
+                # The run is complete without them.
+                self._warn(f'no steps of each worker alone: {str(error).splitlines()[0]}')
 
     def _write_outputs(self) -> None:
         SIGNALS.check()

@@ -191,3 +191,15 @@ def test_a_lingering_parameter_server_ends_with_a_signal(tmp_path):
         assert not tasks['ps 0'].has_ended(6)
         tasks['ps 0'].send(signal.SIGTERM)
         tasks.assert_end(0, {'ps 0': 128 + signal.SIGTERM}, secs=MARGIN_SECS)
+
+
+def test_a_worker_that_is_lost_after_the_steps_leaves_a_complete_result(tmp_path):
+    flags = f'--num_batches=1000 --result_file={quoted(tmp_path)}/result.json'
+    with training('collective_all_reduce', flags, tmp_path) as tasks:
+        tasks.start('^Taking steps of each worker alone$')
+        tasks['worker 1'].kill()
+        tasks.assert_end(0, {'worker 1': KILLED})
+        [result] = tasks.trainers[0].results
+    assert result.is_complete
+    assert 'workers_missing' in {warning.code for warning in result.warnings}
+    assert [name.partition(' (')[0] for name in result.steps_alone] == ['worker 0']

@@ -174,6 +174,9 @@ def test_servers_end_within_5_seconds_and_workers_print_what_scripts_read(finish
     for trainer, lines in zip(trainers, finished.step_lines, strict=True):
         read_output(trainer.out)
         assert [number for number, _, _ in lines] == list(range(1, len(lines) + 1))
+    # Workers that wait for each other take steps alone, too.
+    alone = trainers[0].lines(r'^alone: .*\(median of (\d)')
+    assert alone == (['2'] if finished.row in SYNCHRONOUS.values() else [])
     # All print the total of the cluster, once.
     totals = [trainer.lines(TOTAL_LINE) for trainer in trainers]
     assert len(totals[0]) == 1

@@ -97,6 +97,34 @@ def test_the_machines_of_all_workers_count():
     assert result.limits['worker 1.cgroup_cpus'] == 0.15
 
 
+def alone(*means: float) -> dict[str, Any]:
+    """Returns the result of workers with five values of steps alone, which spread by 2 %."""
+    document = sample_document(seconds=steps(), cluster={'num_workers': len(means)})
+    for number, (worker, mean) in enumerate(zip(document['workers'], means, strict=True)):
+        drawn = np.random.default_rng(number).normal(mean, 0.02 * mean, 5)
+        worker['alone'] = {f'{worker["task"]} (node{number})': drawn.tolist()}
+    return document
+
+
+@pytest.mark.parametrize(
+    ('means', 'facts'),
+    [
+        ((0.1, 0.1, 0.41, 0.1), ['worker 2 (node2) computes 4.1 times']),
+        ((0.1, 0.4), ['worker 1 (node1) computes 4 times']),
+        ((0.4, 0.1, 0.1, 0.1, 0.3), ['worker 0 (node0) computes 4 times', 'worker 4 (node4)']),
+        # The steps of a second do not show less.
+        ((0.1, 0.1, 0.11, 0.1), []),
+        ((0.1, 0.1, 0.1, 0.02), []),
+        ((0.1, 0.104), []),
+    ],
+)
+def test_a_worker_that_computes_longer_than_the_others_is_named(means, facts):
+    texts = [row.text for row in advice.find_warnings(record_of(alone(*means)))]
+    assert len(texts) == bool(facts)
+    for text in texts:
+        check_line(text, *facts)
+
+
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings():
     document = sample_document(run={'role': 'evaluation'})
     document |= {'workers': [], 'statistics': as_json(StatisticsSection.of([]))}

@@ -113,3 +113,16 @@ def test_gpus_have_a_line_with_their_software():
 
 def test_an_unknown_machine_has_no_line():
     assert format_machine({'cpu_model': None, 'num_cores': None, 'versions': {}, 'gpus': []}) == []
+
+
+def test_a_cluster_shows_how_much_of_a_step_is_exchange_and_waiting():
+    document = sample_document(seconds=[0.1] * 50, cluster={'num_workers': 2})
+    for worker, seconds in zip(document['workers'], ([0.02, 0.03, 0.07], [0.05] * 3), strict=True):
+        worker['alone'] = {worker['task']: seconds}
+    (line,) = (line for line in format_summary(document) if line.startswith('alone'))
+    of_step = '60 % of a step is exchange and waiting'
+    assert (
+        line == f'alone: a worker computes 40 ms a step (median of 2, none stands out); {of_step}'
+    )
+    document['warnings'] = [{'code': 'slow_worker', 'text': 'worker 1 computes 2 times as long'}]
+    assert not [line for line in format_summary(document) if line.startswith('alone')]

@@ -251,7 +251,9 @@ class ClusterWorker(Worker):
                 raise self._watch.failure
             time.sleep(_POLL_SECS)
 
-    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+    def collect(
+        self, name: str, value: Any, *, is_complete: bool, patience: float = 0.0
+    ) -> list[Any]:
         self._cancel_forced_end()
         prefix = f'collected/{name}'
         if not self.is_chief:
@@ -261,7 +263,7 @@ class ClusterWorker(Worker):
         values[self.index] = value
         missing = [task for task in self.cluster.training_tasks if task != self.cluster.own_task]
         secs = _COLLECT_SECS if is_complete else _COLLECT_SECS_AFTER_FAILURE
-        deadline = time.monotonic() + secs
+        deadline = time.monotonic() + secs + patience
         while missing and time.monotonic() < deadline:
             # Ask in this order: a task passes its value before it records its exit.
             incarnations, entries = self._rendezvous.incarnations(), self._rendezvous.entries()

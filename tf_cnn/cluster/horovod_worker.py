@@ -89,7 +89,9 @@ class HorovodWorker(Worker):
             for end_offset, size in zip(end_offsets, sizes, strict=True)
         ]
 
-    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+    def collect(
+        self, name: str, value: Any, *, is_complete: bool, patience: float = 0.0
+    ) -> list[Any]:
         """Returns the values of all ranks if all steps were taken.
 
         Otherwise returns only the value of this rank, since a lost rank would never answer.

@@ -116,13 +116,16 @@ class Worker:
         """
         return [value]
 
-    def collect(self, name: str, value: Any, *, is_complete: bool) -> list[Any]:
+    def collect(
+        self, name: str, value: Any, *, is_complete: bool, patience: float = 0.0
+    ) -> list[Any]:
         """Passes a JSON value to the chief. Returns [] on the other workers.
 
         On the chief, returns the values of all workers in order. Never fails: None stands for a
         worker that was lost or did not call this within some seconds.
 
         is_complete: whether this worker took all its steps; if not, others may have exited.
+        patience: how many seconds later the others may call this.
         """
         return [value]
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tf_cnn.graph.onednn import ONEDNN_VARIABLE
 from tf_cnn.results.document import AnyResult, CommandResult, Result
+from tf_cnn.results.ratios import MIN_RUNS, Ratio, compare, compare_with_others, estimate_runs
 from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import (
     MAD_TO_STANDARD_DEVIATION,
@@ -68,6 +69,8 @@ THROTTLED_SHARE = 0.01
 GPU_SLOWDOWN_SHARE = 0.05
 # The share of samples in which a lowered power limit may hold the clock of a GPU down.
 GPU_POWER_SHARE = 0.5
+# A worker must compute longer than the others by more than this: their steps alone take a second.
+SLOW_WORKER = 1.1
 DEFAULT_WARMUP = 10
 # The mark of doubtful results in tables.
 DOUBT_MARK = '!'
@@ -470,6 +473,41 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
     )
 
 
+def compare_workers(result: Result) -> dict[str, Ratio]:
+    """Returns the rate of each worker alone over that of the others, by the method for hosts; of
+    two workers, the ratio of the slower one. Empty if there is too little to compare.
+    """
+    rates = {
+        name: 1 / np.array(seconds)
+        for name, seconds in result.steps_alone.items()
+        if len(seconds) >= MIN_RUNS
+    }
+    estimates = {name: estimate_runs(values) for name, values in rates.items()}
+    if len(rates) > 2:
+        medians = [float(np.median(values)) for values in rates.values()]
+        ratios = compare_with_others([*estimates.values()], medians)
+        return {name: ratio for name, (ratio, _) in zip(rates, ratios, strict=True)}
+    slow, *fast = sorted(rates, key=lambda name: estimates[name].images_per_second) or ['']
+    return {slow: compare(estimates[fast[0]], estimates[slow])} if fast else {}
+
+
+def _slow_worker(analysis: _Analysis) -> str | None:
+    slow = {
+        name: ratio.value
+        for name, ratio in compare_workers(analysis.result).items()
+        if ratio.interval and ratio.interval[1] < 1 / SLOW_WORKER
+    }
+    if not slow or is_short(analysis.result):
+        return None
+    slowest, *others = sorted(slow, key=lambda name: slow[name])
+    also = f'; so does {abbreviate(others)}' if others else ''
+    return (
+        f'{slowest} computes {1 / slow[slowest]:.2g} times as long as the others: it holds every '
+        f'step back{also}; look for the cause there (other programs, heat, a quota), or measure '
+        'without it'
+    )
+
+
 def _thermal(analysis: _Analysis) -> str | None:
     num_throttles = analysis.result.noise.get('thermal_throttles')
     if not num_throttles:
@@ -651,6 +689,7 @@ ADVICE: Mapping[str, Callable[[_Analysis], str | None]] = {
     'machine_loaded': _other_processes,
     'steal': _steal,
     'cpu_quota': _cpu_quota,
+    'slow_worker': _slow_worker,
     'thermal_throttling': _thermal,
     'gpu_lost': _gpu_lost,
     'gpu_slowdown': _gpu_slowdown,

@@ -481,6 +481,13 @@ class WorkerSection(Section, omit_defaults=True):
     steps: StepsSection
     machine: Annotated[MachineSection | None, about('In clusters.')] = None
     noise: Annotated[NoiseSection, about('In clusters; what else its machine did meanwhile.')] = {}
+    alone: Annotated[
+        Mapping[str, Sequence[NotNegative]],
+        about(
+            'In clusters with synchronous steps, after them: seconds of steps without exchange and '
+            'update, by the worker that took them alone. Each value is a mean over up to 0.2 s.'
+        ),
+    ] = {}
 
     @property
     def name(self) -> str:

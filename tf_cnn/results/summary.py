@@ -3,12 +3,20 @@ TensorFlow.
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tf_cnn.results.advice import MIN_STEPS, format_times, num_usable_cores, pause_seconds
+from tf_cnn.results.advice import (
+    MIN_STEPS,
+    compare_workers,
+    format_times,
+    is_short,
+    num_usable_cores,
+    pause_seconds,
+)
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import NoiseSection
 from tf_cnn.system.errors import plural
@@ -75,7 +83,18 @@ def format_limits(machine: Mapping[str, Any]) -> list[str]:
 
 
 # The first words of the lines of a summary.
-_LABELS = ('steps', 'rate', 'input', 'compute', 'threads', 'memory', 'energy', 'GPUs', 'accuracy')
+_LABELS = (
+    'steps',
+    'rate',
+    'alone',
+    'input',
+    'compute',
+    'threads',
+    'memory',
+    'energy',
+    'GPUs',
+    'accuracy',
+)
 
 
 def is_summary_line(line: str) -> bool:
@@ -91,19 +110,23 @@ def format_summary(result: Result) -> list[str]:
 
 
 def _summary_lines(result: Result) -> Iterator[str]:
-    run, statistics = result.run, result.statistics
-    seconds = statistics.step_seconds
+    run, seconds = result.run, result.statistics.step_seconds
     if seconds.median is not None:
-        if statistics.num_steps < MIN_STEPS:
-            tails = {'least': seconds.min, 'most': seconds.max} if statistics.num_steps > 1 else {}
+        if result.statistics.num_steps < MIN_STEPS:
+            tails = (
+                {'least': seconds.min, 'most': seconds.max}
+                if result.statistics.num_steps > 1
+                else {}
+            )
         else:
             tails = {'p90': seconds.p90, 'p95': seconds.p95, 'p99': seconds.p99}
         ends = {name: value for name, value in tails.items() if value}
         (median, *more), unit = format_times(seconds.median, *ends.values())
         tail = ''.join(f', {name} {text}' for name, text in zip(ends, more, strict=True))
-        yield f'steps: median {median} {unit}{tail} ({plural(statistics.num_steps, "step")})'
+        yield f'steps: median {median} {unit}{tail} ({plural(result.statistics.num_steps, "step")})'
     if run.role != 'exchange-only':
         yield _format_rates(result)
+    yield _format_alone(result)
     waits = result.input
     if waits.wait_seconds is not None:
         of_time = f' ({100 * waits.wait_share:.1f} %)' if waits.wait_share is not None else ''
@@ -195,6 +218,23 @@ def _format_rates(result: Result) -> str:
     return (
         f'rate: {of_steps:.2f} images/sec within the steps, {total:.2f} in total'
         f'{f"; between the steps: {causes}" if causes else ""}'
+    )
+
+
+def _format_alone(result: Result) -> str:
+    """Formats how long the workers compute alone, and the rest of a step; a worker that is slower
+    than the others has a warning instead.
+    """
+    alone, median = result.steps_alone, result.statistics.step_seconds.median
+    if not alone or not median or any(row.code == 'slow_worker' for row in result.warnings):
+        return ''
+    seconds = statistics.median(map(statistics.median, alone.values()))
+    (text,), unit = format_times(seconds)
+    is_judged = compare_workers(result) and not is_short(result)
+    return (
+        f'alone: a worker computes {text} {unit} a step (median of {len(alone)}'
+        f'{", none stands out" if is_judged else ""}); {100 * max(0.0, 1 - seconds / median):.0f} '
+        '% of a step is exchange and waiting'
     )
 
 

@@ -87,6 +87,7 @@ def worker_section(plan: Plan, meters: RunMeters, log: StepLog) -> dict[str, Any
     section = sections.WorkerSection(task_name, socket.gethostname(), meters.memory(), steps)
     if task:
         section.machine, section.noise = plan.machine, meters.noise
+        section.alone = meters.alone
     return as_json(section)
 
 

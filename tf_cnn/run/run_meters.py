@@ -3,7 +3,7 @@ steps.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import tensorflow.compat.v1 as tf
@@ -27,7 +27,8 @@ class RunMeters(Hook[StepValues]):
       unix_at_zero: the Unix time when time.perf_counter() was 0.
       joules: the source and the energy of the timed steps; None if it cannot be measured.
       noise: what disturbed the timed steps.
-      transfer, input_buffers, input_stages, peak_flops (in FLOP/s): filled in by the run.
+      transfer, input_buffers, input_stages, peak_flops (in FLOP/s), alone, alone_wait (see
+        StepsAlone.measure): filled in by the run.
     """
 
     def __init__(self, plan: Plan, start_time: float) -> None:
@@ -37,6 +38,8 @@ class RunMeters(Hook[StepValues]):
         self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[sections.StageRow] | None = None
         self.peak_flops: float | None = None
+        self.alone: Mapping[str, Sequence[float]] = {}
+        self.alone_wait = 0.0
         self.phase_seconds: dict[str, float] = {}
         self.unix_at_zero = time.time() - time.perf_counter()
         self._plan = plan

@@ -142,7 +142,12 @@ class RunReport:
         own_steps = worker_section(self._plan, self.meters, log)
         workers: Sequence[Mapping[str, Any] | None] = []
         if log.steps and worker:
-            workers = worker.collect('steps', own_steps, is_complete=exit_info.is_complete)
+            workers = worker.collect(
+                'steps',
+                own_steps,
+                is_complete=exit_info.is_complete,
+                patience=self.meters.alone_wait,
+            )
         return build_result(
             self._plan,
             self._argv,

@@ -90,6 +90,8 @@ class StepGraph:
         step; None if it needs none.
       variables: the trainable variables of the first model; gradients has (variable, gradient)
         pairs for them.
+      tower_gradients: T x V, before they are combined; tower_values: what the towers compute them
+        from, besides the batches.
       slices: the slices of each variable in a checkpoint, by name; model_slices has only the
         variables of the model.
       begun_steps: see VariableMgr.
@@ -104,6 +106,8 @@ class StepGraph:
     fetches: Fetches
     variables: list[Variable]
     gradients: list[tuple[Variable, Tensor]]
+    tower_gradients: list[list[Tensor]]
+    tower_values: list[Tensor]
     global_step: Variable
     synchronous_step: SynchronousStep | None
     begun_steps: list[Variable]
@@ -252,6 +256,15 @@ def build_step_graph(
                 variable for variable in manager.savable_variables().values() if variable.trainable
             ],
             gradients=gradients,
+            tower_gradients=[tower.gradients for tower in towers],
+            tower_values=[
+                loss_scale.value,
+                *(
+                    variable.value
+                    for number in range(len(towers))
+                    for variable in manager.trainable_variables_on_device(number)
+                ),
+            ],
             global_step=global_step,
             synchronous_step=manager.synchronous_step,
             begun_steps=manager.begun,

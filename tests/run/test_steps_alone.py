@@ -1,0 +1,79 @@
+"""Steps that workers take alone: what they compute, and how their seconds are measured."""
+
+import re
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from tests.managers.worker_graphs import (
+    COLLECTIVE,
+    CONTROLLED,
+    NUM_WORKERS,
+    PS,
+    REPLICATED,
+    STAGED,
+    build,
+    task,
+)
+from tf_cnn.run.steps_alone import StepsAlone, mean_seconds
+
+
+def computed_by(alone: StepsAlone, name: str) -> set[tf.Operation]:
+    """Returns the ops that a step alone of a worker runs."""
+    fed = {value.op for value in alone.values}
+    reached, ahead = set[tf.Operation](), [*alone.ops[name]]
+    while ahead:
+        if (op := ahead.pop()) not in reached | fed:
+            reached.add(op)
+            ahead += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return reached
+
+
+@pytest.mark.graph
+@pytest.mark.parametrize('mode', [PS, STAGED, REPLICATED, COLLECTIVE, CONTROLLED])
+def test_a_step_alone_has_all_gradients_and_no_exchange_and_no_update(mode):
+    names = [task('worker', index) for index in range(NUM_WORKERS)]
+    own = task('worker', 1)
+    if mode == CONTROLLED:
+        own, devices = task('controller', 0), [f'{name}/cpu:0' for name in names]
+        replica = build(mode, job='controller', devices=devices)
+        hosts = dict(zip(names, devices, strict=True))
+    else:
+        replica, hosts = build(mode, 1), {own: '/cpu:0'}
+    with replica.graph.as_default(), tf.device(own):
+        alone = StepsAlone(replica.step, hosts)
+    gradients = replica.step.tower_gradients
+    num_towers = len(gradients) // len(hosts)
+    for number, name in enumerate(hosts):
+        ops = computed_by(alone, name)
+        towers = gradients[number * num_towers :][:num_towers]
+        assert {gradient.op for tower in towers for gradient in tower} <= ops
+        # The images of this test are constants of the controller.
+        assert {op.device.partition('/device')[0] for op in ops} <= {name, own, ''}
+        assert not re.findall('Assign|Stage|Collective', ' '.join(op.type for op in ops))
+
+
+# Seconds of each step, and of the call; seconds in which steps begin, the means.
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ('step', 'seconds', 'means'),
+    [
+        (0.0625, 1.25, [0.0625] * 5),
+        (0.5, 1.25, [0.5] * 3),
+        (4.0, 1.0, [4.0] * 3),
+        # Stopped for 0.375 s of each half of a second, first in the step before.
+        ('stopped', 1.25, [0.25] * 3),
+    ],
+)
+def test_the_steps_are_averaged_over_fifths_of_the_time(step, seconds, means):
+    now = 0.0
+
+    def take_step() -> None:
+        nonlocal now
+        now += 0.0625 if step == 'stopped' else step
+        if step == 'stopped' and now % 0.5 >= 0.125:
+            now += 0.5 - now % 0.5
+
+    if step == 'stopped':
+        now = 0.375
+    assert mean_seconds(take_step, seconds, lambda: now) == pytest.approx(means)
