@@ -200,7 +200,9 @@ class FlagSpec:
         try:
             result = _READERS[self.type](value)
             if self.is_path:
-                result = os.path.expanduser(str(result))
+                # A run leads its descriptor 1 to standard error, so the device would be that.
+                text = str(result)
+                result = STDIO if text == '/dev/stdout' else os.path.expanduser(text)
                 if '://' in result:
                     raise UsageError(
                         f'{format_flag(self.name, value)}: it is not on this machine; use a '
