@@ -50,6 +50,7 @@ __all__ = ['BenchmarkCNN', 'make_params', 'setup']
 _REPLACEMENTS = {
     'allreduce': 'make_params(all_reduce_spec=...), or register_variable_mgr for sums of your own',
     'convnet_builder': 'register_model, whose networks get layers as cnn',
+    'create_config_proto': 'setup, which starts TensorFlow by flags such as allow_growth',
     'datasets': 'make_params(data_dir=..., data_name=...)',
     'define_flags': 'make_params, which takes flags by name',
     'flags': 'make_params, which takes flags by name',

@@ -1,7 +1,7 @@
 """Adds a network to the graph."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -39,9 +39,9 @@ def build_network(
 ) -> Logits:
     """Adds a network to the current graph. images are [N, H, W, C] float32 in either data format.
 
-    See LayerBuilder for the other arguments. Raises UsageError if layers of a user's file have
-    equal names, for variables that the builder did not make, and without fused_batch_norm if the
-    network has no batch norm.
+    See LayerBuilder for the other arguments. Raises UsageError if layers have equal names, for
+    variables that the builder did not make, and without fused_batch_norm if the network has no
+    batch norm.
     """
     cnn = LayerBuilder(
         variables,
@@ -56,21 +56,18 @@ def build_network(
     build = network.builder
     if isinstance(build, str):
         build = resolve_name(f'{__package__}.{build}')
-    num_variables = len(tf.global_variables())
+    num_global, num_local = len(tf.global_variables()), len(tf.local_variables())
     try:
         output = build(cnn, cnn.images(images), num_classes, **network.options)
     except NameTakenError as error:
-        if not network.file:
-            raise
-        place = network.file.place(traceback.extract_tb(error.__traceback__))
+        place = _place(network, traceback.extract_tb(error.__traceback__))
         raise UsageError(f'{place}: {error}') from error
     # The builder's variables are in no collection.
-    if strange := tf.global_variables()[num_variables:]:
-        name = strange[0].op.name
-        place = network.file.place(strange[0].op.traceback) if network.file else 'the network'
+    if strange := tf.global_variables()[num_global:] + tf.local_variables()[num_local:]:
         raise UsageError(
-            f'{place}: the variable {name} is not made by cnn, so that no mode would train it; use '
-            'the layers of cnn, or TensorFlow operations without variables'
+            f'{_place(network, strange[0].op.traceback)}: the variable {strange[0].op.name} is not '
+            'made by cnn, so that no mode would train it; use the layers of cnn, or TensorFlow '
+            'operations without variables'
         )
     if not fused_batch_norm and not cnn.has_batch_norm:
         raise UsageError('--fused_batch_norm=False: the network has no batch norm; remove it')
@@ -79,6 +76,10 @@ def build_network(
     return Logits(
         tf.cast(logits, tf.float32), None if auxiliary is None else tf.cast(auxiliary, tf.float32)
     )
+
+
+def _place(network: Network, frames: Iterable[traceback.FrameSummary]) -> str:
+    return network.file.place(frames) if network.file else 'the network'
 
 
 def _split_heads(

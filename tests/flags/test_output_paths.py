@@ -73,9 +73,15 @@ def test_a_folder_in_which_tensorflow_finds_no_checkpoint_is_refused(flag, tmp_p
 
 
 def test_an_output_may_be_a_device_or_a_pipe():
-    for path in ('/dev/stdout', '/dev/null'):
+    for path in ('/dev/stderr', '/dev/null'):
         check_file('trace_file', path)
         write_atomically('', path)
+
+
+def test_the_device_of_standard_output_is_standard_output():
+    assert make_params(result_file='/dev/stdout').results.result_file == '-'
+    with refused('--trace_file=/dev/stdout', 'standard', './-'):
+        make_params(trace_file='/dev/stdout')
 
 
 def test_a_path_elsewhere_than_on_this_machine_is_refused():

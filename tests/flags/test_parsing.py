@@ -217,9 +217,8 @@ def test_python_refuses_what_the_command_line_refuses():
         ('data_dir', 3, '--data_dir=3'),
         ('trace_file', 'caf\udce9', '--trace_file=', 'UTF-8'),
         ('gradient_clip', 0, '--gradient_clip=0'),
-        ('batch_size', np.arange(3), '--batch_size=[0 1 2]', '0'),
-        ('momentum', np.ones(2), '--momentum=[1. 1.]', '0', '1'),
-        ('model', np.array(['lenet']), "--model=['lenet']", 'lenet'),
+        ('batch_size', np.arange(3), '--batch_size=[0, 1, 2]', '0'),
+        ('momentum', np.ones(2), '--momentum=[1.0, 1.0]', '0', '1'),
     ):
         for make in (make_params, make_params(model='lenet')._replace):
             with refused(*facts):
@@ -242,6 +241,8 @@ def test_python_refuses_what_the_command_line_refuses():
         ('worker_hosts', ['a:1', 'b:2'], 'worker_hosts', 'a:1,b:2'),
         ('worker_hosts', [], 'worker_hosts', None),
         (steps := 'eval_during_training_at_specified_steps', (1, np.int64(3)), steps, '1,3'),
+        (steps, np.array([1, 3]), steps, '1,3'),
+        ('data_dir', b'/data', 'data_dir', '/data'),
     ],
 )
 def test_python_may_give_the_types_that_the_original_takes(name, value, flag, expected):

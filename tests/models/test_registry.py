@@ -171,10 +171,11 @@ def test_a_network_without_kernels_has_no_weight_decay(single):
         ),
         ("x = cnn.batch_norm(x, 'n')\n    x = cnn.batch_norm(x, 'n')", ['line 7', 'n/gamma']),
         ("w = tf.get_variable('w', [])\n    x = x * w", ['line 6', ' w ', 'not made by cnn']),
+        ('x += tf.metrics.mean(x)[1]', ['line 6', ' mean/', 'not made by cnn']),
         ('x = tf.keras.layers.Dense(3)(x)', ['line 6', '/kernel', 'not made by cnn']),
         ("x = cnn.conv(x, 3, 3, 'c')\n    x = cnn.conv(x, 3, 3, 'd')", []),
     ],
-    ids=['conv', 'scope', 'batch norm', 'get_variable', 'keras', 'good'],
+    ids=['conv', 'scope', 'batch norm', 'get_variable', 'metrics', 'keras', 'good'],
 )
 def test_layers_of_equal_names_and_variables_without_cnn_are_refused(layers, facts, tmp_path):
     path = tmp_path / 'mine.py'

@@ -1,5 +1,7 @@
 """The plan of a run in its banner and in its result."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.runs import plan_of
@@ -8,11 +10,14 @@ from tf_cnn.run.result_builder import run_section
 
 pytestmark = [pytest.mark.graph, pytest.mark.usefixtures('same_environment')]
 
+COMMIT = '17d1cb91' * 5
+
 
 def banner(flags: str) -> list[str]:
     """Returns the lines of the banner, without the versions and the machine."""
     lines = make_banner(plan_of(f'--model=resnet50 {flags}')).splitlines()
-    return [line for line in lines if not line.startswith(('TensorFlow:', 'Machine:', 'GPUs:'))]
+    varying = ('TensorFlow:', 'Commit:', 'Machine:', 'GPUs:')
+    return [line for line in lines if not line.startswith(varying)]
 
 
 def test_the_banner_of_training():
@@ -33,6 +38,19 @@ def test_the_banner_of_training():
         'Sync:        True',
         '==========',
     ]
+
+
+@pytest.mark.parametrize(
+    ('commit', 'shown'),
+    [
+        (COMMIT, f'Commit:      {COMMIT[:12]}'),
+        (f'{COMMIT}-dirty', f'Commit:      {COMMIT[:12]}-dirty'),
+        (None, None),
+    ],
+)
+def test_the_banner_has_the_commit_if_it_is_known(commit, shown):
+    lines = make_banner(replace(plan_of(), git_commit=commit)).splitlines()
+    assert [line for line in lines if line.startswith('Commit:')] == ([shown] if shown else [])
 
 
 def test_the_banner_shows_settings_that_are_not_the_defaults():

@@ -123,6 +123,8 @@ CHANGES: dict[str, tuple[int, Callable[[Path], object], list[str]]] = {
     'a piece of a header': (0, leave_7_bytes, ['{shard}', 'record 0', '7 bytes']),
     'all are deleted': (10, lambda shard: shutil.rmtree(shard.parent), ['{shard}', *CHECK]),
     'garbage takes its place': (10, replace_by_garbage, CHECK),
+    'one is deleted': (10, Path.unlink, ['{shard}', 'removed']),
+    'one is emptied': (10, lambda shard: os.truncate(shard, 0), ['{shard}', 'size']),
 }
 
 

@@ -65,7 +65,7 @@ def _check_digits(value: Any) -> Any:
 
 def _to_str(value: Any) -> str:
     # Exactly str, since results cannot hold subclasses such as NumPy's.
-    text = str(os.fspath(value))
+    text = str(os.fsdecode(value))
     if '\0' in text:
         raise ValueError(text)
     # TensorFlow cannot open files with names that are not UTF-8.
@@ -189,6 +189,8 @@ class FlagSpec:
         leaves them. A list becomes text, its items with commas between them. Raises UsageError if
         the value is not allowed.
         """
+        # NumPy's arrays and numbers become Python's.
+        value = value.tolist() if hasattr(value, 'tolist') else value
         if self.type is str and isinstance(value, list | tuple):
             value = ','.join(map(str, value))
         if value is None or (isinstance(value, str) and value in _EMPTY):
@@ -200,7 +202,9 @@ class FlagSpec:
         try:
             result = _READERS[self.type](value)
             if self.is_path:
-                result = os.path.expanduser(str(result))
+                # A run leads its descriptor 1 to standard error, so the device would be that.
+                text = str(result)
+                result = STDIO if text == '/dev/stdout' else os.path.expanduser(text)
                 if '://' in result:
                     raise UsageError(
                         f'{format_flag(self.name, value)}: it is not on this machine; use a '

@@ -3,6 +3,7 @@
 import tensorflow.compat.v1 as tf
 
 from tf_cnn.inputs.catalog import pipeline_row_for
+from tf_cnn.machine.run_environment import short_commit
 from tf_cnn.plan.params import Role
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import IN_TF32, PERHAPS_IN_TF32, format_banner, transfer_lines
@@ -61,6 +62,7 @@ def make_banner(plan: Plan, device_prefix: str = '', step_graph: StepGraph | Non
             ('Sync', run.sync),
             ('Staged vars', plan.params.variables.staged_vars or ''),
             *transfer_lines(step_graph.transfer if step_graph else NO_TRANSFER, num_workers),
+            ('Commit', short_commit(plan.git_commit or '')),
             *zip(('Machine', 'GPUs'), format_machine(plan.machine), strict=False),
         ]
     )

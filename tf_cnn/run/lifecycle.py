@@ -15,6 +15,7 @@ from tf_cnn.cluster.cluster_worker import ClusterWorker
 from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
+from tf_cnn.inputs.framing import file_states
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
@@ -22,6 +23,7 @@ from tf_cnn.results.steps import Step, StepValues
 from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.shard_faults import (
     check_record_lengths,
+    check_shard_sizes,
     explain_fault,
     to_tensorflow_error,
 )
@@ -58,6 +60,9 @@ class RunLifecycle(Hook[StepValues]):
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
         self._is_evaluating = False
+        subsets = (plan.data.shards, plan.data.validation_shards)
+        self._subsets = [shards for shards in subsets if shards]
+        self._shard_paths = [path for shards in self._subsets for path in shards.paths]
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
         """Waits for the other processes of the cluster, then checks the shards and locks the
@@ -93,7 +98,8 @@ class RunLifecycle(Hook[StepValues]):
         return worker
 
     def _check_record_lengths(self) -> None:
-        for shards in (self._plan.data.shards, self._plan.data.validation_shards):
+        self._shard_states = file_states(self._shard_paths)
+        for shards in self._subsets:
             check_record_lengths(shards, self._console.warning)
 
     def _abort(self, reason: str, exit_code: int) -> NoReturn:
@@ -129,6 +135,7 @@ class RunLifecycle(Hook[StepValues]):
             try:
                 yield
                 self._report.recorder.check_total()
+                check_shard_sizes(self._shard_paths, self._shard_states)
                 self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__

@@ -1,7 +1,7 @@
 """Faults of a run, mostly in its shards, that TensorFlow reports badly or not at all."""
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -91,3 +91,22 @@ def check_record_lengths(shards: Shards | None, warn: Callable[[str], None]) -> 
             f'{scan.empty_paths[0]}: the shard holds no record{other_shards}; copy it again if it '
             'should have some'
         )
+
+
+def check_shard_sizes(
+    paths: Sequence[str], states_at_start: Sequence[tuple[int, int] | None]
+) -> None:
+    """Compares shards after the steps with file_states() before them.
+
+    TensorFlow silently passes over a shard that has gone or that ends between two records.
+
+    Raises:
+      RunError: a shard was removed, or has another size.
+    """
+    for path, before, after in zip(paths, states_at_start, file_states(paths), strict=True):
+        if before and (after is None or after[0] != before[0]):
+            change = 'changed its size' if after else 'was removed'
+            raise RunError(
+                f'{path}: the shard {change} during the run, so some of its images may be missing '
+                'from the result; restore it, and run again'
+            )
