@@ -2,11 +2,11 @@
 TensorFlow.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tf_cnn.machine.gpus import format_gpus
 from tf_cnn.results.advice import MIN_STEPS, format_times, num_usable_cores, pause_seconds
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import NoiseSection
@@ -14,7 +14,6 @@ from tf_cnn.system.errors import format_scaled, plural
 
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
-_GIBIBYTE = 2**30
 
 
 def format_machine(machine: Mapping[str, Any]) -> list[str]:
@@ -32,16 +31,11 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
             separator='; ',
         )
     ]
-    gpus = machine.get('gpus') or ()
-    if gpus:
-        kinds = Counter(
-            (gpu.get('name') or 'GPU', gpu.get('memory_bytes'), gpu.get('compute_capability'))
-            for gpu in gpus
-        )
+    if gpus := machine.get('gpus'):
         libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
         lines.append(
             _join_texts(
-                *(_format_gpus(*kind, number) for kind, number in kinds.items()),
+                *format_gpus(gpus),
                 _join_texts(
                     *(
                         _format_version(library, versions.get(library.lower()))
@@ -223,15 +217,6 @@ def _format_cores(machine: Mapping[str, Any]) -> str | None:
     if usable is None or usable >= num_cores:
         return plural(num_cores, 'core')
     return f'{usable:.3g} of {plural(num_cores, "core")}'
-
-
-def _format_gpus(name: str, memory: int | None, capability: str | None, number: int) -> str:
-    size = f'{memory / _GIBIBYTE:.0f} GiB{" each" if number > 1 else ""}' if memory else None
-    return _join_texts(
-        f'{name} x {number}' if number > 1 else name,
-        size,
-        _format_version('compute capability', capability),
-    )
 
 
 def _format_version(name: str, version: str | None) -> str | None:
