@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import tensorflow.compat.v1 as tf
 
-from models.layers import Tensor
 from models.model_spec import ModelSpec, Network
-from models.networks import PlaceholderVariables, build_network
+from models.networks import network_in_training
+from tf_cnn.graph.variables import ops_before
 from tf_cnn.inputs.data_sets import DATA_SETS
 
 # The number of parameters, and the multiply-adds in the convolutions and matrix products of one
@@ -33,25 +33,9 @@ def network_cost(network: Network, image_shape: tuple[int, int, int], num_classe
     The network is built as for training, so the parameters of an auxiliary head count. Its
     multiply-adds do not: only operations that the logits depend on count.
     """
-    with tf.Graph().as_default():
-        variables = PlaceholderVariables()
-        images = tf.placeholder(tf.float32, [1, *image_shape])
-        logits = build_network(
-            network, images, num_classes, variables, 'NHWC', is_training=True
-        ).logits
-        parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
-        return parameters, sum(map(_multiply_adds, _ancestors(logits)))
-
-
-def _ancestors(tensor: Tensor) -> set[tf.Operation]:
-    ancestors: set[tf.Operation] = set()
-    pending = [tensor.op]
-    while pending:
-        operation = pending.pop()
-        if operation not in ancestors:
-            ancestors.add(operation)
-            pending.extend(source.op for source in operation.inputs)
-    return ancestors
+    variables, logits = network_in_training(network, image_shape, num_classes)
+    parameters = sum(value.shape.num_elements() for value in variables.trainable.values())
+    return parameters, sum(map(_multiply_adds, ops_before([logits])))
 
 
 def _multiply_adds(operation: tf.Operation) -> int:

@@ -1,7 +1,7 @@
 """Adds a network to the graph."""
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
@@ -106,21 +106,33 @@ def _split_heads(
     )
 
 
-class PlaceholderVariables:
-    """A VariableSource of placeholders, for graphs that are inspected and never run. Values are
-    float32, by name.
+class NetworkValues:
+    """A VariableSource of values that no step changes.
+
+    Args:
+      make_value: returns the value for the arguments of read(), called once for each name; the
+        default makes placeholders, for graphs that are inspected and never run.
+
+    Attributes:
+      values: what the network has read, by name.
+      trainable: those of them that are trainable.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        make_value: Callable[[str, Sequence[int], Initializer, bool], Tensor] = (
+            lambda _name, shape, *_: tf.placeholder(tf.float32, shape)
+        ),
+    ) -> None:
         self.values: dict[str, Tensor] = {}
         self.trainable: dict[str, Tensor] = {}
+        self._make_value = make_value
 
     def read(
         self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
     ) -> Tensor:
-        del initializer
         if name not in self.values:
-            self.values[name] = tf.placeholder(tf.float32, shape)
+            self.values[name] = self._make_value(name, shape, initializer, trainable)
             if trainable:
                 self.trainable[name] = self.values[name]
         return self.values[name]
@@ -129,23 +141,23 @@ class PlaceholderVariables:
         """Does nothing: the order of variables does not matter here."""
 
     def assign(self, name: str, value: Tensor) -> None:
-        """Does nothing: the graph never runs."""
+        """Does nothing: no step changes a value."""
 
 
-def variables_in_training(
+def network_in_training(
     network: Network, image_shape: Sequence[int], num_classes: int
-) -> PlaceholderVariables:
-    """Returns the variables of a network in training, in the order of their first use; image_shape
-    is [H, W, C].
+) -> tuple[NetworkValues, Tensor]:
+    """Returns the variables of a network in training, in the order of their first use, and its
+    logits; image_shape is [H, W, C].
 
-    Inference may lack some of them, such as the variables of an auxiliary head. Builds a separate
+    Inference may lack some of the variables, such as those of an auxiliary head. Builds a separate
     graph.
     """
-    variables = PlaceholderVariables()
+    variables = NetworkValues()
     with tf.Graph().as_default():
         images = tf.placeholder(tf.float32, [1, *image_shape])
-        build_network(network, images, num_classes, variables, 'NHWC', is_training=True)
-    return variables
+        output = build_network(network, images, num_classes, variables, 'NHWC', is_training=True)
+    return variables, output.logits
 
 
 def label_ranks(logits: Tensor, labels: Tensor) -> Tensor:

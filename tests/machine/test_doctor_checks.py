@@ -18,7 +18,6 @@ from tf_cnn.machine.missing_gpu import (
     check_cuda_libraries,
     check_driver,
     explain_missing_gpu,
-    list_gpus,
 )
 
 pytestmark = [pytest.mark.unit, *NEEDED]
@@ -59,7 +58,7 @@ def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
 
 
 def test_a_driver_is_reported_with_its_gpus(root, monkeypatch):
-    check(check_driver({}, root), OK, '550.54.15', 'CUDA 12.9', '1 x NVIDIA A100', '8.0, 40.0 GiB')
+    check(check_driver({}, root), OK, '550.54.15', 'CUDA 12.9', 'NVIDIA A100', '40 GiB', '8.0')
     monkeypatch.setitem(sys.modules, 'pynvml', None)
     check(check_driver({}, root), WARNING, 'nvidia-ml-py')
     check(check_driver({'CUDA_VISIBLE_DEVICES': ''}, root), SKIPPED, 'CUDA_VISIBLE_DEVICES')
@@ -79,7 +78,6 @@ def test_a_gpu_needs_kernels_of_its_architecture(root, tmp_path, monkeypatch):
         assert ('CUDA_CACHE_PATH' in (finding.advice or '')) == (outcome == WARNING)
         # The elementwise kernels of older versions fit no GPU above 9.0.
         assert ('2.20' in finding.found) == (capability == (12, 0))
-        assert (check_driver({}, root).outcome == WRONG) == (outcome == WRONG)
 
 
 def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(root, tmp_path):
@@ -89,13 +87,6 @@ def test_libraries_that_can_all_be_opened_are_fine_and_one_that_cannot_is_named(
     check(check_cuda_libraries(environ, root), WARNING, 'libnccl.so.2', '--all_reduce_spec=nccl')
     write_files(tmp_path, {'libcudart.so.12': 'this is no library'})
     check(check_cuda_libraries(environ, root), WRONG, 'libcudart.so.12')
-
-
-def test_gpus_of_one_kind_are_listed_once():
-    fast = {'name': 'A100', 'memory_bytes': 40 * 2**30, 'compute_capability': '8.0'}
-    other = dict.fromkeys(fast)
-    listed = list_gpus([fast, other, fast])
-    assert listed.startswith('2 x A100 (compute capability 8.0, 40.0 GiB), 1 x unknown GPU')
 
 
 def test_a_gpu_that_tensorflow_ignores_beside_others_is_a_warning():

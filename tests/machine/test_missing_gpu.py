@@ -84,7 +84,6 @@ def test_drivers_fit_the_cuda_version_as_in_nvidias_tables():
         (Driver('525.60.13', (12, 0), ('8.0',)), ()),
         (Driver('525.60.13', (12, 0), ('9.0',)), ('9.0', '12.5')),
         (Driver('555.42.02', (12, 5), ('9.0',)), ()),
-        (Driver('570.26', (12, 8), ('3.5', '5.2')), ('3.5, 5.2', '--device=cpu')),
         # TensorFlow ignores one GPU and uses the other.
         (Driver('570.26', (12, 8), ('5.2', '8.0')), ()),
         # Without nvidia-ml-py.

@@ -13,7 +13,7 @@ from models.catalog import CATALOG_FILE, read_costs, to_row
 from models.counting import model_cost, network_cost
 from models.layers import LayerBuilder
 from models.model_spec import Network
-from models.networks import PlaceholderVariables, build_network
+from models.networks import NetworkValues, build_network
 from models.registry import MODELS
 from tests.support.files import read_rows
 from tf_cnn.inputs.data_sets import DATA_SETS
@@ -76,7 +76,7 @@ def test_tensorflow_counts_twice_as_many_operations():
 
     network, shape, num_classes = Network(sample), (31, 32, 3), 7
     with tf.Graph().as_default() as graph:
-        images, variables = tf.zeros([1, *shape]), PlaceholderVariables()
+        images, variables = tf.zeros([1, *shape]), NetworkValues()
         build_network(network, images, num_classes, variables, 'NHWC', is_training=False)
         options = tf.profiler.ProfileOptionBuilder(
             tf.profiler.ProfileOptionBuilder.float_operation()

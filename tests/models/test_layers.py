@@ -19,7 +19,7 @@ from models.layers import (
     truncated_normal,
 )
 from models.model_spec import BatchNorm
-from models.networks import PlaceholderVariables, build_network
+from models.networks import NetworkValues, build_network
 from models.registry import MODELS
 from tests.support.graphs import (
     DATA_FORMATS,
@@ -104,7 +104,7 @@ def test_a_network_without_batch_norm_refuses_to_compute_it_by_several_ops():
             network,
             tf.zeros([2, 8, 8, 3]),
             10,
-            PlaceholderVariables(),
+            NetworkValues(),
             'NHWC',
             is_training=True,
             fused_batch_norm=False,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.networks import PlaceholderVariables, build_network
+from models.networks import NetworkValues, build_network
 from models.registry import MODELS
 from tests.models.keras_networks import CONFORMANCE, build, give_weights
 from tests.support.graphs import (
@@ -54,7 +54,7 @@ def test_a_network_gives_the_logits_of_its_counterpart_in_keras(case):
     size = case.smaller_size or spec.image_size
     shape = (size, size, data_set.channels)
     images = random_images(shape)
-    ours = PlaceholderVariables()
+    ours = NetworkValues()
     with tf.Graph().as_default() as graph:
         logits = {
             form: build_network(
@@ -98,7 +98,7 @@ def test_every_network_is_compared_with_keras_or_has_the_layers_of_one_that_is_i
 
 def test_inception3_aux_is_inception3_with_another_head_while_training():
     with tf.Graph().as_default(), open_session() as session:
-        variables, images = PlaceholderVariables(), tf.constant(random_images((299, 299, 3)))
+        variables, images = NetworkValues(), tf.constant(random_images((299, 299, 3)))
         plain = build('inception3', variables, images, is_training=True)
         both = build('inception3_aux', variables, images, is_training=True)
         assert build('inception3_aux', variables, images).auxiliary is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from models.networks import PlaceholderVariables, build_network
+from models.networks import NetworkValues, build_network
 from models.registry import MODELS
 from tests.support.graphs import BATCH, one_tower, open_session, random_images
 
@@ -45,7 +45,7 @@ def test_networks_drop_units_and_paths_while_training(model, num_drops):
     spec = MODELS.find_model(model)
     with tf.Graph().as_default() as graph:
         images = tf.zeros([1, spec.image_size, spec.image_size, 3])
-        variables = PlaceholderVariables()
+        variables = NetworkValues()
         build_network(spec.network, images, 1001, variables, 'NHWC', is_training=True)
     assert [op.type for op in graph.get_operations()].count('RandomUniform') == num_drops
 

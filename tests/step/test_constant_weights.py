@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 import tf_cnn.step.constant_weights
 from models.model_spec import Network
-from models.networks import build_network
+from models.networks import NetworkValues, build_network
 from models.registry import MODELS, register_model
 from tests.support.graphs import (
     DATA_FORMATS,
@@ -24,7 +24,6 @@ from tests.support.outputs import refused
 from tests.support.runs import losses, plan_of
 from tf_cnn.step.build import build_step
 from tf_cnn.step.constant_weights import FrozenNetwork
-from tf_cnn.step.evaluation import InferenceVariables
 
 pytestmark = pytest.mark.graph
 
@@ -33,7 +32,7 @@ WEIGHTS = ['conv/kernel', 'logits/bias', 'logits/kernel']
 STATISTICS = ['norm/beta', 'norm/gamma', 'norm/moving_mean', 'norm/moving_variance']
 
 
-class RandomWeights(InferenceVariables):
+class RandomWeights(NetworkValues):
     """Random values, unlike in a new network, where batch norm has only 1 and 0."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder, truncated_normal
 from models.model_spec import Build, Network
-from models.networks import PlaceholderVariables, build_network
+from models.networks import NetworkValues, build_network
 from tests.support.oracles import Weights
 from tf_cnn.inputs.pipeline import Batch, InputPipeline
 from tf_cnn.managers.all_reduce import Algorithm, compact_algorithm, copy_algorithm
@@ -254,7 +254,7 @@ def plain_gradients(
     """Returns a function of weights and a loss scale: the sum of the scaled gradients of towers
     with these batches, which are added in the dtype `transfer`.
     """
-    fed, scale, of_towers = PlaceholderVariables(), tf.placeholder(tf.float32, []), []
+    fed, scale, of_towers = NetworkValues(), tf.placeholder(tf.float32, []), []
     for tower, batch in enumerate(batches):
         logits = build_network(
             Network(network), batch.images, NUM_CLASSES, fed, 'NHWC', is_training=True, dtype=dtype

@@ -4,9 +4,7 @@ Does not import TensorFlow.
 """
 
 import contextlib
-import fcntl
 import itertools
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from tf_cnn.inputs.layout import (
     shard_name,
     subset_of,
 )
-from tf_cnn.system.atomic import move_atomically, remove_own_files, sync
+from tf_cnn.system.atomic import lock_folder, move_atomically, remove_own_files, sync
 from tf_cnn.system.errors import UsageError, plural
 from tf_cnn.system.parallel import delay_signals
 
@@ -95,31 +93,19 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
     left are removed first.
     """
     folder = output / f'.{subset}-unfinished'
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError as error:
-        reason = f'{folder} is a link' if folder.is_symlink() else error.strerror
-        raise UsageError(
-            f'--output={output}: it cannot be written to ({reason}); use another folder'
-        ) from error
-    try:
+    is_written = UsageError(
+        f'--output={output}: another process is writing {subset} shards there; wait for it to end'
+    )
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(
-                f'--output={output}: another process is writing {subset} shards there; wait for '
-                'it to end'
-            ) from None
-        except OSError as error:
-            report(
-                f'{output}: this file system has no locks ({error.strerror}); do not let two '
-                'processes write to it'
-            )
-        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_folder(folder, is_written))
             leftovers = remove_own_files(folder, _is_unfinished)
         except OSError as error:
-            raise UsageError(f'--output={output}: {error}, or use another folder') from error
+            reason = error.strerror or error
+            raise UsageError(
+                f'--output={output}: it cannot be written to ({reason}); use another folder'
+            ) from error
         if leftovers:
             report(
                 f'{output}: removed {plural(leftovers, "unfinished file")} that an interrupted '
@@ -130,8 +116,6 @@ def unfinished_folder(output: Path, subset: str, report: Callable[[str], None]) 
         finally:
             remove_own_files(folder, _is_unfinished)
             folder.rmdir()
-    finally:
-        os.close(lock)
 
 
 def _is_unfinished(name: str) -> bool:

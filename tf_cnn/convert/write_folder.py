@@ -13,7 +13,7 @@ from tf_cnn.convert.check import MAX_LISTED, format_count, show_progress
 from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
 from tf_cnn.inputs.data_sets import SUBSETS
 from tf_cnn.inputs.layout import ImageFolder, SourceImage, scan_folder
-from tf_cnn.system.errors import UsageError, format_bytes, missing_package_message, plural
+from tf_cnn.system.errors import UsageError, format_scaled, missing_package_message, plural
 from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS
 
@@ -151,7 +151,7 @@ def _print_summary(
     for subset, summary in summaries.items():
         images = format_count(summary.num_records, 'image')
         classes = plural(len(summary.records_of_class), 'class', 'es')
-        shard_bytes = format_bytes(summary.num_bytes / num_shards[subset])
+        shard_bytes = format_scaled(summary.num_bytes / num_shards[subset])
         size = f'{plural(num_shards[subset], "shard")} of {shard_bytes}'
         print(f'{subset}: {images} of {classes} in {size} in {options.output}')
         print(

@@ -1,13 +1,12 @@
 """The checks of `doctor` on TensorFlow's view of the GPUs. Only the check imports TensorFlow."""
 
-import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.machine.findings import OK, WARNING, WRONG, Finding
-from tf_cnn.machine.gpus import VISIBLE_VARIABLE, describe_gpus, has_nvidia_gpu, visible_indices
+from tf_cnn.machine.gpus import VISIBLE_VARIABLE, has_nvidia_gpu, visible_gpus
 from tf_cnn.machine.missing_gpu import GPU_CHECKS, explain_missing_gpu
 from tf_cnn.machine.tensorflow_build import explain_kernel_fault
 from tf_cnn.system.errors import install_command, plural
@@ -26,8 +25,7 @@ def check_number(expected: int, findings: Iterable[Finding]) -> Finding:
     """Checks the number of GPUs: those of the driver, and those that TensorFlow found, if it was
     checked.
     """
-    uuids = [gpu['uuid'] or '' for gpu in describe_gpus()[0]] if has_nvidia_gpu() else []
-    counts = [len(visible_indices(uuids, os.environ))]
+    counts = [len(visible_gpus())]
     counts += [
         len(gpus)
         for finding in findings
@@ -65,8 +63,7 @@ def check_devices() -> Finding:
         'build': dict(tf.sysconfig.get_build_info()),
         'gpus': details,
     }
-    uuids = [gpu['uuid'] or '' for gpu in describe_gpus()[0]] if has_nvidia_gpu() else []
-    expected = max(len(visible_indices(uuids, os.environ)), int(has_nvidia_gpu()))
+    expected = max(len(visible_gpus()), int(has_nvidia_gpu()))
     if expected and not gpus:
         why = explain_missing_gpu()
         return Finding(WRONG, f'TensorFlow {tf.__version__} sees no GPU: {why}', _GUIDE, figures)

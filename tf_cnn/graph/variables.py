@@ -77,6 +77,18 @@ def create_variable(
     return Variable(name, scope, tuple(shape), trainable, device, handle, value)
 
 
+def ops_before(tensors: Sequence[Tensor]) -> set[tf.Operation]:
+    """Returns the ops that tensors depend on by their values; control inputs do not count."""
+    ops: set[tf.Operation] = set()
+    pending = [tensor.op for tensor in tensors]
+    while pending:
+        op = pending.pop()
+        if op not in ops:
+            ops.add(op)
+            pending += [tensor.op for tensor in op.inputs]
+    return ops
+
+
 def num_bytes(shape: Sequence[int]) -> int:
     """Returns the bytes of a float32 tensor."""
     return 4 * math.prod(shape)

@@ -1,9 +1,10 @@
 """Scans shards from one record length to the next, without reading the records.
 
 Does not import TensorFlow. In a damaged shard a length may have any value. TensorFlow's readers
-allocate that many bytes before they read, so a length of 2^60 with a correct checksum ends the
-process with signal 11. They also take a shard that ends within a record's header for complete.
-Therefore this module compares the lengths with the size of the shard before TensorFlow reads it.
+check its checksum, but then allocate that many bytes before they read, so a length of 2^60 with a
+correct checksum ends the process with signal 11. They also take a shard that ends within a record's
+header for complete. Therefore this module compares the lengths with the size of the shard before
+TensorFlow reads it.
 """
 
 import concurrent.futures
@@ -13,15 +14,10 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tf_cnn.inputs.file_kinds import open_regular, read_start, wrong_kind_message
 from tf_cnn.system.errors import RunError, plural
 from tf_cnn.system.parallel import ordered_map
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 # The framing of a TFRecord: 8 bytes of length, 4 of its checksum, the data, 4 of its checksum
 # (tensorflow/core/lib/io/record_writer.h).
@@ -37,8 +33,6 @@ RUN_SCAN_SECS = 30.0
 _SAMPLE_SECS = 0.1
 # May exceed the number of cores, since reading lengths one by one mostly waits for the disk.
 _SCAN_THREADS = 16
-# NumPy computes the checksums of a batch of headers at once.
-_HEADERS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -76,7 +70,7 @@ class ShardScan:
 
 
 def scan_shard(path: str, deadline: float = math.inf) -> ShardScan:
-    """Reads the 12 bytes of each record's header, until time.monotonic() passes the deadline."""
+    """Reads the length of each record, until time.monotonic() passes the deadline."""
     index = offset = 0
     try:
         with open_regular(path) as shard:
@@ -85,50 +79,35 @@ def scan_shard(path: str, deadline: float = math.inf) -> ShardScan:
             if hasattr(os, 'posix_fadvise'):
                 # Without this, read-ahead would read the entire shard.
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-            while offset < size:
-                headers: list[bytes] = []
-                while offset + _HEADER_BYTES <= size and len(headers) < _HEADERS_PER_BATCH:
-                    if time.monotonic() > deadline:
-                        return ShardScan(index + len(headers), offset, is_complete=False)
-                    header = os.pread(file, _HEADER_BYTES, offset)
-                    headers.append(header)
-                    offset += FRAME_BYTES + int.from_bytes(header[:_LENGTH_BYTES], 'little')
-                if (num_intact := _num_intact_headers(headers)) < len(headers):
-                    return ShardScan(
-                        index + num_intact, fault=_header_fault(path, index + num_intact)
-                    )
-                index += len(headers)
-                if offset > size:
-                    reason = 'the shard is cut short, or the length of the record is wrong'
-                    shortage = f'{plural(offset - size, "byte")} too few'
-                    return ShardScan(
-                        index - 1,
-                        fault=Fault(path, index - 1, '', 'cut short', f'{reason}: {shortage}'),
-                    )
-                if 0 < size - offset < _HEADER_BYTES:
-                    reason = (
-                        f'the shard is cut short: {plural(size - offset, "byte")} of a header left'
-                    )
-                    return ShardScan(index, fault=Fault(path, index, '', 'cut short', reason))
+            while offset + _HEADER_BYTES <= size:
+                if time.monotonic() > deadline:
+                    return ShardScan(index, offset, is_complete=False)
+                length = int.from_bytes(os.pread(file, _LENGTH_BYTES, offset), 'little')
+                offset += FRAME_BYTES + length
+                index += 1
     except OSError as error:
         return ShardScan(
             0, fault=Fault(path, None, '', UNREADABLE, f'it cannot be read ({error.strerror})')
         )
+    if offset > size:
+        return ShardScan(index - 1, fault=_length_fault(path, index - 1, offset - size))
+    if offset < size:
+        reason = f'the shard is cut short: {plural(size - offset, "byte")} of a header left'
+        return ShardScan(index, fault=Fault(path, index, '', 'cut short', reason))
     return ShardScan(index, offset)
 
 
-def _header_fault(path: str, index: int) -> Fault:
-    if index:
-        reason = 'the checksum of its length is wrong; what follows it cannot be read'
-        return Fault(path, index, '', 'corrupt', reason)
-    start = read_start(path)
-    if kind := wrong_kind_message(start, 'TFRecords'):
-        return Fault(path, None, '', 'not TFRecords', kind)
+def _length_fault(path: str, index: int, num_missing: int) -> Fault:
     reason = (
-        'the checksum of its length is wrong; the file is corrupt or not TFRecords; it begins '
-        f'with {start[:40]!r}'
+        'the shard is cut short, or the length of this record or of an earlier one is wrong: '
+        f'{plural(num_missing, "byte")} too few'
     )
-    return Fault(path, 0, '', 'not TFRecords', reason)
+    if index == 0:
+        start = read_start(path)
+        if kind := wrong_kind_message(start, 'TFRecords'):
+            return Fault(path, None, '', 'not TFRecords', kind)
+        reason = f'{reason}; if it is not TFRecords: it begins with {start[:40]!r}'
+    return Fault(path, index, '', 'cut short', reason)
 
 
 @dataclass
@@ -206,47 +185,3 @@ def mean_record_bytes(paths: Sequence[str]) -> float | None:
     return (
         sum(scan.num_bytes for scan in scans) / num_records - FRAME_BYTES if num_records else None
     )
-
-
-def _num_intact_headers(headers: Sequence[bytes]) -> int:
-    """Returns the number of headers before the first that has a wrong checksum or is too short."""
-    import numpy as np
-
-    # A file that shrinks during the scan gives short reads.
-    padded = [header.ljust(_HEADER_BYTES, b'\0') for header in headers]
-    table = np.frombuffer(b''.join(padded), np.uint8).reshape(-1, _HEADER_BYTES)
-    stored_checksums = np.ascontiguousarray(table[:, _LENGTH_BYTES:]).view('<u4')[:, 0]
-    wrong_indices = np.flatnonzero(masked_checksums(table[:, :_LENGTH_BYTES]) != stored_checksums)
-    return int(wrong_indices[0]) if len(wrong_indices) else len(headers)
-
-
-def masked_checksums(rows: 'npt.NDArray[np.uint8]') -> 'npt.NDArray[np.uint32]':
-    """Returns the checksum of each row of [N, L] uint8 as stored in TFRecords: CRC-32C, rotated,
-    plus a constant.
-
-    CRC-32C: RFC 3720, appendix B.4 (polynomial 0x82F63B78, reflected); the mask:
-      tensorflow/core/lib/hash/crc32c.h.
-    """
-    import numpy as np
-
-    crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
-    for column in rows.T:
-        crc = _crc_table()[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
-    crc = ~crc
-    masked: npt.NDArray[np.uint32] = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(
-        0xA282EAD8
-    )
-    return masked
-
-
-@functools.cache
-def _crc_table() -> 'npt.NDArray[np.uint32]':
-    """Returns the checksum of each byte, [256] uint32."""
-    import numpy as np
-
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(
-            table & 1, (table >> np.uint32(1)) ^ np.uint32(0x82F63B78), table >> np.uint32(1)
-        )
-    return table

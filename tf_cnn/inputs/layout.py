@@ -252,31 +252,20 @@ def _check_root_level(root: str, folders: list[list[str]]) -> None:
     names = sorted(
         {folder[0] for folder in folders}, key=lambda name: ('train' not in name.lower(), name)
     )
-    if {name.lower() for name in names} <= _SUBSET_NAMES:
-        problem = f'{", ".join(names)}: these are names of subsets, not of classes'
-    elif shared_folders := _shared_folders(names, folders):
-        problem = (
-            f'{", ".join(names)}: each contains {shared_folders[0]}, so these are subsets of the '
-            'same classes'
+    are_nested = all(len(folder) > 1 for folder in folders)
+    are_subsets = {name.lower() for name in names} <= _SUBSET_NAMES or (
+        are_nested
+        # Subsets have the same classes.
+        and set.intersection(
+            *({folder[1] for folder in folders if folder[0] == name} for name in names)
         )
-    elif len(names) == 1 and all(len(folder) > 1 for folder in folders):
-        problem = f'all images are in folders of {names[0]}, so there would be only one class'
-    else:
-        return
-    raise UsageError(f'--input={root}: {problem}; use --input={os.path.join(root, names[0])}')
-
-
-def _shared_folders(names: list[str], folders: list[list[str]]) -> list[str]:
-    """Returns the class folders that all of several subset folders contain."""
-    all_nested = all(len(folder) > 1 for folder in folders)
-    if (
-        len(names) < 2
-        or not all_nested
-        or not all(_NAME_WITH_SUBSET.fullmatch(name.lower()) for name in names)
-    ):
-        return []
-    subfolders_by_name = [{folder[1] for folder in folders if folder[0] == name} for name in names]
-    return sorted(set.intersection(*subfolders_by_name))
+        and all(_NAME_WITH_SUBSET.fullmatch(name.lower()) for name in names)
+    )
+    if are_subsets or (are_nested and len(names) == 1):
+        raise UsageError(
+            f'--input={root}: {", ".join(names)}: these are subsets, or above the class folders, '
+            f'and not classes; use --input={os.path.join(root, names[0])}'
+        )
 
 
 def read_labels(folder: str) -> tuple[str, ...] | None:

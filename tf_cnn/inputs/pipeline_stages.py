@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tf_cnn.system.errors import format_bytes
+from tf_cnn.system.errors import format_scaled
 
 READ, PARSE, DECODE, PREPROCESS, TRANSFER = 'read', 'parse', 'decode', 'preprocess', 'transfer'
 # What each stage does, in order. Not every pipeline has all stages.
@@ -47,9 +47,10 @@ def max_total_bytes(buffers: Sequence[Buffer]) -> int:
 
 def format_memory(buffers: Sequence[Buffer]) -> str:
     buffer_texts = ', '.join(
-        f'{buffer.count:,} {buffer.what} of {format_bytes(buffer.bytes_each)}' for buffer in buffers
+        f'{buffer.count:,} {buffer.what} of {format_scaled(buffer.bytes_each)}'
+        for buffer in buffers
     )
     return (
-        f'input memory: buffers of at most {format_bytes(max_total_bytes(buffers))} '
+        f'input memory: buffers of at most {format_scaled(max_total_bytes(buffers))} '
         f'({buffer_texts})'
     )

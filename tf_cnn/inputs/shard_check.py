@@ -16,7 +16,6 @@ from tf_cnn.system.parallel import num_cores, ordered_map
 
 _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
-_BOX_SIDES = tuple(f'image/object/bbox/{side}' for side in ('ymin', 'xmin', 'ymax', 'xmax'))
 _Reader = Callable[[bytes], Any]
 
 
@@ -80,7 +79,7 @@ def _read_records(path: str) -> Iterator[_RawRecord | Fault]:
 
 
 @contextlib.contextmanager
-def _open_readers(num_threads: int) -> Iterator[tuple[_Reader, _Reader]]:
+def _open_readers(num_classes: int, num_threads: int) -> Iterator[tuple[_Reader, _Reader]]:
     """Yields functions that read a record and decode a JPEG with the ops of a training run.
 
     They raise tf.errors.OpError if an op fails.
@@ -88,36 +87,20 @@ def _open_readers(num_threads: int) -> Iterator[tuple[_Reader, _Reader]]:
     import_tensorflow()
     import tensorflow.compat.v1 as tf
 
+    import preprocessing
+
     with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
         record, jpeg = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [])
-        # The same features and types as in preprocessing.parse_example in training.
-        encoded, _, *sides = tf.raw_ops.ParseSingleExample(
-            serialized=record,
-            dense_defaults=[
-                tf.constant([], tf.string),
-                tf.constant([], tf.int64),
-                *[0.0] * len(_BOX_SIDES),
-            ],
-            num_sparse=0,
-            sparse_keys=[],
-            sparse_types=[],
-            dense_keys=[_IMAGE, _LABEL, *_BOX_SIDES],
-            dense_shapes=[[], [], *[[None]] * len(_BOX_SIDES)],
-        ).dense_values
+        encoded, _, boxes = preprocessing.parse_example(record, num_classes, with_boxes=True)
         # Fetching the shape decodes the image without copying its pixels to Python.
         shape, size = (
             tf.shape(tf.raw_ops.DecodeJpeg(contents=data, channels=3)) for data in (encoded, jpeg)
         )
-        window = tf.raw_ops.SampleDistortedBoundingBoxV2(
-            image_size=shape,
-            bounding_boxes=tf.stack(sides, axis=-1)[tf.newaxis],
-            min_object_covered=0.1,
-            use_image_if_no_bounding_boxes=True,
-        )
+        window = preprocessing.random_window(shape, boxes, tf.constant([0, 0], tf.int64))
     config = tf.ConfigProto(device_count={'GPU': 0}, inter_op_parallelism_threads=num_threads)
     with contextlib.closing(tf.Session(graph=graph, config=config)) as session:
         yield (
-            session.make_callable(window.size, feed_list=[record]),
+            session.make_callable(window, feed_list=[record]),
             session.make_callable(size, feed_list=[jpeg]),
         )
 
@@ -215,7 +198,7 @@ def check_shards(
     """
     num_threads = num_threads or num_cores()
     with (
-        _open_readers(num_threads) as readers,
+        _open_readers(num_classes, num_threads) as readers,
         concurrent.futures.ThreadPoolExecutor(num_threads) as executor,
     ):
         items = itertools.chain.from_iterable(map(_read_records, paths))

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,29 @@ def describe_gpus() -> tuple[list[dict[str, Any]], str | None]:
         return [_describe_gpu(library, gpu) for gpu in gpu_handles(library)], query_nvml(
             library, library.nvmlSystemGetDriverVersion
         )
+
+
+def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[dict[str, Any]]:
+    """Returns the descriptions of the GPUs that CUDA_VISIBLE_DEVICES shows, in its order."""
+    gpus, _ = describe_gpus()
+    return [gpus[index] for index in visible_indices([gpu['uuid'] or '' for gpu in gpus], environ)]
+
+
+def format_gpus(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a text for each kind of GPU, without unknown values, such as 'NVIDIA A100 x 8, 40 GiB
+    each, compute capability 8.0'.
+    """
+    kinds = Counter(
+        (gpu.get('name') or 'GPU', gpu.get('memory_bytes'), gpu.get('compute_capability'))
+        for gpu in gpus
+    )
+    texts = []
+    for (name, memory, capability), number in kinds.items():
+        times, each = (f' x {number}', ' each') if number > 1 else ('', '')
+        size = f', {memory / 2**30:.0f} GiB{each}' if memory else ''
+        kind = f', compute capability {capability}' if capability else ''
+        texts.append(f'{name}{times}{size}{kind}')
+    return texts
 
 
 def has_nvidia_gpu(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> bool:

@@ -10,20 +10,20 @@ opened before these, NCCL with the first collective op, and CUPTI with the first
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tf_cnn.machine.findings import OK, SKIPPED, WARNING, WRONG, Finding
 from tf_cnn.machine.gpus import (
     VISIBLE_VARIABLE,
     describe_gpus,
+    format_gpus,
     gpus_on_bus,
     has_nvidia_gpu,
     nvml,
     query_nvml,
-    visible_indices,
+    visible_gpus,
 )
 from tf_cnn.machine.tensorflow_build import TensorFlowBuild, supports_gpu, tensorflow_build
 from tf_cnn.system.errors import install_command, plural
@@ -49,7 +49,6 @@ OPTIONAL = {
 }
 # Libraries of several hundred megabytes may come from a slow disk.
 _OPEN_SECS = 60.0
-_GIBIBYTE = 2**30
 _GUIDE = 'see docs/gpu.md'
 # The newest compute capability that the PTX of all supported versions of TensorFlow fits.
 _HOPPER = 9.0
@@ -125,20 +124,18 @@ def describe_missing(errors: Mapping[str, str | None]) -> str | None:
 
 
 def query_driver(environ: Mapping[str, str] = os.environ) -> Driver:
-    gpus, version = describe_gpus()
-    visible_gpus = (
-        gpus[index] for index in visible_indices([gpu['uuid'] or '' for gpu in gpus], environ)
+    capabilities = tuple(
+        gpu['compute_capability'] for gpu in visible_gpus(environ) if gpu['compute_capability']
     )
     with nvml() as library:
         number = (library and query_nvml(library, library.nvmlSystemGetCudaDriverVersion)) or 0
-    capabilities = tuple(
-        gpu['compute_capability'] for gpu in visible_gpus if gpu['compute_capability']
+    return Driver(
+        describe_gpus()[1], (number // 1000, number % 1000 // 10) if number else None, capabilities
     )
-    return Driver(version, (number // 1000, number % 1000 // 10) if number else None, capabilities)
 
 
 def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
-    """Returns why TensorFlow cannot use the GPUs with this driver, and a remedy; None if it can."""
+    """Returns why this driver is too old for TensorFlow, and a remedy; None if it is not."""
     if build.cuda_version is None:
         return None
     needed = tuple(int(number) for number in build.cuda_version.split('.')[:2])
@@ -152,12 +149,6 @@ def describe_driver_fault(driver: Driver, build: TensorFlowBuild) -> str | None:
     if driver.cuda_version and driver.cuda_version[0] < needed[0]:
         return f'{driver_text} is too old for TensorFlow; {remedy}'
     support = {name: supports_gpu(name, build.architectures) for name in driver.capabilities}
-    if support and set(support.values()) == {False}:
-        return (
-            'TensorFlow has no kernels for GPUs of compute capability '
-            f'{", ".join(support)} (it has '
-            f'{", ".join(build.architectures)}); use --device=cpu, or install an older TensorFlow'
-        )
     if None in support.values() and driver.cuda_version and driver.cuda_version < needed:
         compiled = ', '.join(name for name, code in support.items() if code is None)
         return (
@@ -191,7 +182,10 @@ def check_driver(environ: Mapping[str, str] = os.environ, root: Path = ROOT) -> 
         return Finding(WARNING, 'the driver names no GPUs', advice, figures)
     cuda = '.'.join(map(str, nvidia_driver.cuda_version or ())) or 'of unknown version'
     return Finding(
-        OK, f'driver {nvidia_driver.version} for CUDA {cuda}; {list_gpus(gpus)}', None, figures
+        OK,
+        f'driver {nvidia_driver.version} for CUDA {cuda}; {"; ".join(format_gpus(gpus))}',
+        None,
+        figures,
     )
 
 
@@ -222,7 +216,8 @@ def check_architectures(environ: Mapping[str, str] = os.environ, root: Path = RO
     if lacking := [capability for capability, code in has.items() if code is False]:
         summary += f', and ignores GPUs of compute capability {", ".join(lacking)}'
         advice = (
-            f'install an older TensorFlow for an older GPU, or hide these with {VISIBLE_VARIABLE}'
+            f'install an older TensorFlow for an older GPU, hide these with {VISIBLE_VARIABLE}, or '
+            'use --device=cpu'
         )
         return Finding(WRONG, summary, advice, figures)
     if compiled := [capability for capability, code in has.items() if code is None]:
@@ -239,17 +234,6 @@ def check_architectures(environ: Mapping[str, str] = os.environ, root: Path = RO
             advice = f'see tensorflow/devices, which tries it, and docs/gpu.md, Blackwell; {advice}'
         return Finding(WARNING, summary, advice, figures)
     return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
-
-
-def list_gpus(gpus: Sequence[Mapping[str, Any]]) -> str:
-    """Returns text such as '8 x NVIDIA A100-SXM4-40GB (compute capability 8.0, 39.6 GiB)'."""
-    descriptions = []
-    for gpu in gpus:
-        size = f', {gpu["memory_bytes"] / _GIBIBYTE:.1f} GiB' if gpu['memory_bytes'] else ''
-        descriptions.append(
-            f'{gpu["name"] or "unknown GPU"} (compute capability {gpu["compute_capability"]}{size})'
-        )
-    return ', '.join(f'{descriptions.count(text)} x {text}' for text in dict.fromkeys(descriptions))
 
 
 # By the name of the check. A fault of an earlier check may cause those of later ones.

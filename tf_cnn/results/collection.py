@@ -11,7 +11,7 @@ from tf_cnn.results.document import (
     CommandResult,
     Failure,
     Result,
-    is_other_json,
+    is_document,
     read_result,
 )
 from tf_cnn.results.tables import abbreviate
@@ -67,7 +67,7 @@ def collect(paths: Sequence[str]) -> Collection:
             try:
                 document = read_result(file)
             except UsageError as error:
-                if is_other_json(file):
+                if is_document(file) is False:
                     strangers.append(str(file))
                 else:
                     problems.append(str(error))

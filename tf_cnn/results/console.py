@@ -14,7 +14,7 @@ from tf_cnn.results.live import LiveLine
 from tf_cnn.results.sections import TransferSection
 from tf_cnn.results.statistics import Rate
 from tf_cnn.results.steps import Accuracy, StepValues
-from tf_cnn.system.errors import OutputError, format_bytes, format_warning, plural
+from tf_cnn.system.errors import OutputError, format_scaled, format_warning, plural
 
 _RULE = '-' * 64
 # The beginnings of the first and the last line of a run's banner.
@@ -43,10 +43,10 @@ def transfer_lines(transfer: TransferSection, num_workers: int) -> list[tuple[st
     return [
         ('Workers', num_workers),
         *(
-            (f'On ps {index}', format_bytes(num_bytes))
+            (f'On ps {index}', format_scaled(num_bytes))
             for index, num_bytes in enumerate(transfer.bytes_per_ps)
         ),
-        ('Step moves', format_bytes(transfer.bytes_per_step or 0)),
+        ('Step moves', format_scaled(transfer.bytes_per_step or 0)),
     ]
 
 

@@ -438,22 +438,15 @@ def _explain_invalid(text: str, error: Exception) -> str:
     return f'the document is damaged ({excerpt}); measure again'
 
 
-def is_document(path: Path) -> bool:
-    """Whether a file holds a document of this program, of any version, damaged or not."""
+def is_document(path: Path) -> bool | None:
+    """Whether a file holds a document of this program, of any version, damaged or not; None if it
+    is not complete JSON.
+    """
     try:
         document = decode_json(read_text(path, MAX_BYTES), object)
     except (OSError, ValueError):
-        return False
+        return None
     return isinstance(document, dict) and document.get('schema') in _SCHEMAS
-
-
-def is_other_json(path: Path) -> bool:
-    """Whether a file holds complete JSON that is no document of this program."""
-    try:
-        document = decode_json(read_text(path, MAX_BYTES), object)
-    except (OSError, ValueError):
-        return False
-    return not isinstance(document, dict) or document.get('schema') not in _SCHEMAS
 
 
 def read_result(path: Path) -> AnyResult | Failure:

@@ -2,13 +2,12 @@
 TensorFlow.
 """
 
-import math
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tf_cnn.machine.gpus import format_gpus
 from tf_cnn.results.advice import (
     MIN_STEPS,
     compare_workers,
@@ -19,12 +18,10 @@ from tf_cnn.results.advice import (
 )
 from tf_cnn.results.document import Result
 from tf_cnn.results.sections import NoiseSection
-from tf_cnn.system.errors import plural
+from tf_cnn.system.errors import format_scaled, plural
 
 # Both rates of a run are printed if they differ by more than this share.
 _SAME_RATE = 0.01
-_GIBIBYTE = 2**30
-_PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 
 
 def format_machine(machine: Mapping[str, Any]) -> list[str]:
@@ -42,16 +39,11 @@ def format_machine(machine: Mapping[str, Any]) -> list[str]:
             separator='; ',
         )
     ]
-    gpus = machine.get('gpus') or ()
-    if gpus:
-        kinds = Counter(
-            (gpu.get('name') or 'GPU', gpu.get('memory_bytes'), gpu.get('compute_capability'))
-            for gpu in gpus
-        )
+    if gpus := machine.get('gpus'):
         libraries = ('driver', 'CUDA', 'cuDNN', 'NCCL')
         lines.append(
             _join_texts(
-                *(_format_gpus(*kind, number) for kind, number in kinds.items()),
+                *format_gpus(gpus),
                 _join_texts(
                     *(
                         _format_version(library, versions.get(library.lower()))
@@ -70,8 +62,8 @@ def format_limits(machine: Mapping[str, Any]) -> list[str]:
     quota, governor = machine.get('cgroup_cpus'), machine.get('governor')
     power_limits = {gpu.get('power_limit_watts') for gpu in machine.get('gpus') or ()} - {None}
     limits = [
-        f'{_format_scaled(memory, "B")} of memory' if memory else '',
-        f'limit of {_format_scaled(group_memory, "B")} of memory' if group_memory else '',
+        f'{format_scaled(memory)} of memory' if memory else '',
+        f'limit of {format_scaled(group_memory)} of memory' if group_memory else '',
         f'quota of {quota:g} cores' if quota else '',
         f'governor {governor}' if governor else '',
         f'power limit {"/".join(f"{watts:g}" for watts in sorted(power_limits))} W'
@@ -137,11 +129,11 @@ def _summary_lines(result: Result) -> Iterator[str]:
         if compute.peak_flops_per_second and compute.share_of_peak:
             share, peak = (
                 f'{100 * compute.share_of_peak:.1f} %',
-                _format_scaled(compute.peak_flops_per_second, 'FLOP/s'),
+                format_scaled(compute.peak_flops_per_second, 'FLOP/s'),
             )
             precision = 'TF32' if run.tf32 else run.precision
             of_peak = f', {share} of the measured peak of {peak} (matrix products, {precision})'
-        yield f'compute: {_format_scaled(compute.flops_per_second, "FLOP/s")}{of_peak}'
+        yield f'compute: {format_scaled(compute.flops_per_second, "FLOP/s")}{of_peak}'
     threads = result.machine['threads']
     if threads.get('reason'):
         within, at_once = (
@@ -150,16 +142,14 @@ def _summary_lines(result: Result) -> Iterator[str]:
         )
         yield f'threads: {within} within an operation, {at_once} at a time ({threads["reason"]})'
     peaks = {'host': result.memory.host_peak_bytes, **result.memory.device_peak_bytes}
-    in_memory = ', '.join(
-        f'{where} {_format_scaled(peak, "B")}' for where, peak in peaks.items() if peak
-    )
+    in_memory = ', '.join(f'{where} {format_scaled(peak)}' for where, peak in peaks.items() if peak)
     yield f'memory: peak {in_memory}' if in_memory else ''
     energy = result.energy
     if energy.joules is not None:
         each = energy.joules_per_image
         per_image = f', {each:.3g} J per image' if each is not None else ''
         yield (
-            f'energy: {_format_scaled(energy.joules, "J")} during the timed steps{per_image} '
+            f'energy: {format_scaled(energy.joules, "J")} during the timed steps{per_image} '
             f'({energy.source})'
         )
     yield _format_gpu_noise(result.noise)
@@ -269,27 +259,9 @@ def _format_cores(machine: Mapping[str, Any]) -> str | None:
     return f'{usable:.3g} of {plural(num_cores, "core")}'
 
 
-def _format_gpus(name: str, memory: int | None, capability: str | None, number: int) -> str:
-    size = f'{memory / _GIBIBYTE:.0f} GiB{" each" if number > 1 else ""}' if memory else None
-    return _join_texts(
-        f'{name} x {number}' if number > 1 else name,
-        size,
-        _format_version('compute capability', capability),
-    )
-
-
 def _format_version(name: str, version: str | None) -> str | None:
     return f'{name} {version}' if version else None
 
 
 def _join_texts(*texts: str | None, separator: str = ', ') -> str:
     return separator.join(filter(None, texts))
-
-
-def _format_scaled(number: float, unit: str) -> str:
-    """Formats a number with three digits and a prefix of its unit: 1.77e11 FLOP/s is 177
-    GFLOP/s.
-    """
-    digits = float(f'{number:.2e}')
-    power = min(max(int(math.log10(digits) // 3), 0), len(_PREFIXES) - 1) if digits > 0 else 0
-    return f'{digits / 1000**power:.4g} {_PREFIXES[power]}{unit}'

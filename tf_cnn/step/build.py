@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow.compat.v1 as tf
 
+from models.networks import NetworkValues
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.inputs.pipeline import InputPipeline
 from tf_cnn.managers.all_reduce import (
@@ -15,7 +16,7 @@ from tf_cnn.managers.all_reduce import (
 from tf_cnn.managers.manager_config import ManagerConfig
 from tf_cnn.plan.plan import Plan
 from tf_cnn.step.constant_weights import freeze
-from tf_cnn.step.evaluation import Evaluation, InferenceVariables
+from tf_cnn.step.evaluation import Evaluation
 from tf_cnn.step.exchange import GradientsInMemory, gradient_shapes
 from tf_cnn.step.make_input import SEEDS_PER_RESTART, make_input, make_validation_input
 from tf_cnn.step.step_graph import StepConfig, StepGraph, build_step_graph
@@ -47,7 +48,7 @@ def build_step(plan: Plan, restart: int = 0) -> StepGraph:
 
 
 def build_evaluation(
-    plan: Plan, sources: Sequence[InferenceVariables], process_index: int, num_processes: int
+    plan: Plan, sources: Sequence[NetworkValues], process_index: int, num_processes: int
 ) -> Evaluation:
     """Adds the evaluation of this process's share of the images. Each tower reads the variables of
     one source.

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from models.layers import Tensor, VariableSource
-from models.networks import build_network, variables_in_training
+from models.networks import NetworkValues, build_network, network_in_training
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.variables import Initializer
 from tf_cnn.plan.plan import Plan
-from tf_cnn.step.evaluation import InferenceVariables, RestoredVariables
+from tf_cnn.step.evaluation import RestoredVariables
 from tf_cnn.system.errors import UsageError
 from tf_cnn.training.checkpoints import Checkpointer
 from variable_mgr import seed_of
@@ -44,7 +44,7 @@ class FrozenNetwork:
             spec.replace(device_index=0).to_string() if spec.device_type == 'CPU' else device
         )
         if constants_device not in self._by_device:
-            self._by_device[constants_device] = InferenceVariables(
+            self._by_device[constants_device] = NetworkValues(
                 functools.partial(self._constant, constants_device)
             )
             bytes_per_device = sum(value.size for value in self._values.values()) * self._dtype.size
@@ -83,7 +83,7 @@ def freeze(plan: Plan) -> FrozenNetwork:
         variable_dtype = plan.precision.variable_dtype
         return tf.cast(tf.cast(value, variable_dtype) if trainable else value, tf.float32)
 
-    values, restored = InferenceVariables(initial_value), RestoredVariables('/cpu:0', 'weights')
+    values, restored = NetworkValues(initial_value), RestoredVariables('/cpu:0', 'weights')
     if plan.resume_from:
         values = restored
     with tf.Graph().as_default() as graph:
@@ -114,8 +114,7 @@ def names_in_training(plan: Plan) -> frozenset[str]:
 
     Inference may have fewer.
     """
-    return frozenset(
-        variables_in_training(
-            plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
-        ).values
+    variables, _ = network_in_training(
+        plan.model.network, plan.data.image_shape, plan.data.data_set.num_classes
     )
+    return frozenset(variables.values)

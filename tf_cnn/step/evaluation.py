@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v1 as tf
 
-from models.networks import build_network, label_ranks
+from models.networks import NetworkValues, build_network, label_ranks
 from tf_cnn.cluster.worker import Worker
 from tf_cnn.graph.devices import HOST_DEVICE
 from tf_cnn.graph.event_files import write_scalars
@@ -23,46 +23,14 @@ if TYPE_CHECKING:
 Tensor = Any
 
 
-class InferenceVariables:
-    """Gives a network its variables for inference only.
-
-    Args:
-      make_value: returns the value for the arguments of read(); called once for each name.
-
-    Attributes:
-      values: what the network has read, by name.
-    """
-
-    def __init__(
-        self, make_value: Callable[[str, Sequence[int], Initializer, bool], Tensor]
-    ) -> None:
-        self.values: dict[str, Tensor] = {}
-        self._make_value = make_value
-
-    def read(
-        self, name: str, shape: Sequence[int], initializer: Initializer, *, trainable: bool = True
-    ) -> Tensor:
-        if name not in self.values:
-            self.values[name] = self._make_value(name, shape, initializer, trainable)
-        return self.values[name]
-
-    def declare(self, name: str, shape: Sequence[int], initializer: Initializer) -> None:
-        """Never called: in inference a network uses all of its variables."""
-        raise NotImplementedError(name)
-
-    def assign(self, name: str, value: Tensor) -> None:
-        """Never called: in inference batch norm does not update its moving averages."""
-        raise NotImplementedError(name)
-
-
-def sliced_variables(slices: Mapping[str, Sequence[Slice]]) -> InferenceVariables:
+def sliced_variables(slices: Mapping[str, Sequence[Slice]]) -> NetworkValues:
     """Returns variables with the values that a checkpoint would hold now, read again in each
     session call.
     """
-    return InferenceVariables(lambda name, *_: read_whole(slices[name]))
+    return NetworkValues(lambda name, *_: read_whole(slices[name]))
 
 
-class RestoredVariables(InferenceVariables):
+class RestoredVariables(NetworkValues):
     """Creates variables for one tower; restore them from a checkpoint before reading them."""
 
     def __init__(self, device: str, scope: str) -> None:
@@ -104,7 +72,7 @@ class Evaluation:
     def __init__(
         self,
         config: 'StepConfig',
-        sources: Sequence[InferenceVariables],
+        sources: Sequence[NetworkValues],
         devices: Sequence[str],
         pipeline: InputPipeline,
         batch_size: int,

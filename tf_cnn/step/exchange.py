@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from models.layers import zeros
 from models.model_spec import Network
-from models.networks import variables_in_training
+from models.networks import network_in_training
 from tf_cnn.graph.variables import create_variable
 from tf_cnn.inputs.pipeline import StepInput
 from variable_mgr import VariableMgr
@@ -71,5 +71,5 @@ def gradient_shapes(
     """
     if exchange_bytes is not None:
         return [(EXCHANGE_VARIABLE_NAME, (exchange_bytes // tf.float32.size,))]
-    variables = variables_in_training(network, image_shape, num_classes)
+    variables, _ = network_in_training(network, image_shape, num_classes)
     return [(name, value.shape.as_list()) for name, value in variables.trainable.items()]

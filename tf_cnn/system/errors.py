@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import errno
+import math
 import os
 import shlex
 import sys
@@ -18,6 +19,8 @@ STDIO = '-'
 _LONGEST = 4000
 # How similar a suggested name must be, from 0 to 1. A lower value would suggest mnist for 'vit'.
 _SIMILAR = 0.6
+# Of units, each 1000 times the one before.
+_PREFIXES = ('', 'k', 'M', 'G', 'T', 'P', 'E')
 # Modules that have other names than their packages.
 _PACKAGES = {'PIL': 'pillow', 'absl': 'absl-py', 'google': 'protobuf', 'grpc': 'grpcio'}
 
@@ -71,12 +74,13 @@ def plural(number: int, noun: str, suffix: str = 's') -> str:
     return f'{number} {noun}{"" if number == 1 else suffix}'
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Returns a number of bytes with three digits and the unit that fits: '17.4 MB', '1.2 kB'."""
-    for unit, prefix in ((1e9, 'G'), (1e6, 'M'), (1e3, 'k')):
-        if (value := num_bytes / unit) >= 0.9995:
-            return f'{value:.3g} {prefix}B' if value < 1000 else f'{value:,.0f} {prefix}B'
-    return f'{num_bytes:.0f} B'
+def format_scaled(number: float, unit: str = 'B') -> str:
+    """Formats a number with three digits and the prefix of its unit that fits: '17.4 MB', '177
+    GFLOP/s'.
+    """
+    digits = float(f'{number:.2e}')
+    power = min(max(int(math.log10(digits) // 3), 0), len(_PREFIXES) - 1) if digits > 0 else 0
+    return f'{digits / 1000**power:.4g} {_PREFIXES[power]}{unit}'
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

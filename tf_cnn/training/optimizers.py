@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
 
-from tf_cnn.graph.variables import Variable, create_variable
+from tf_cnn.graph.variables import Variable, create_variable, ops_before
 from tf_cnn.training.config import OptimizerConfig
 from tf_cnn.training.precision import LossScale
 
@@ -386,14 +386,7 @@ class OptimizerStep:
         """The ops that the networks' outputs depend on. TensorFlow fuses them unless other ops wait
         for them.
         """
-        forward_ops: set[tf.Operation] = set()
-        pending = [output.op for output in self._outputs]
-        while pending:
-            op = pending.pop()
-            if op not in forward_ops:
-                forward_ops.add(op)
-                pending += [tensor.op for tensor in op.inputs]
-        return forward_ops
+        return ops_before(self._outputs)
 
     def _prepare(self, gradient: Tensor, variable: Variable) -> Tensor:
         with tf.device(variable.device):
