@@ -420,6 +420,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         "node4's link is slow: 0.20 of the others' (4 of 4 pairs).",
         ['node1 with node4 (0.200)'],
     ),
+    (
+        'pairs one_slow',
+        0,
+        "node4's link is slow: 0.20 of the others' (4 of 4 pairs); n3 is slower than the others: "
+        'ratio 0.800 (0.784 to 0.816); 5 hosts agree within 2.1 %.',
+        ['node1 with node4'],
+    ),
     # Earlier runs.
     (
         f'as_before {BEFORE} {GATE}',
@@ -448,8 +455,8 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
     (
         f'slower --against=noisy {GATE}',
         3,
-        'too few runs for a verdict between the 3 runs before and slower: ratio 1.143.',
-        ['the runs before differ too much'],
+        'runs differ too much for a verdict between the 3 runs before and slower: ratio 1.143.',
+        ['unsteady', 'the runs before differ too much'],
     ),
     (
         f'faster --against=torn {GATE}',
@@ -511,6 +518,12 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         0,
         'too few runs for a verdict between new.log and half.log: ratio 1.000.',
         ['half.log', 'total'],
+    ),
+    (
+        'half.log new.log',
+        0,
+        'too few runs for a verdict between half.log and new.log: ratio 1.000.',
+        ['new.log: half.log is incomplete: ', 'total'],
     ),
     # With prefixes that begin like JSON.
     (

@@ -48,7 +48,9 @@ _SpeedUps = Mapping[frozenset[tuple[str, str]], float]
 
 def hold_against(row: Row, other: Row, name: str) -> Row:
     reference = Reference(name, other.rate, other.runs, is_row=True)
-    return replace(row, reference=reference, ratio=compare(other.estimate, row.estimate))
+    remark = row.remark or (other.remark and f'{name} is {other.remark}')
+    ratio = compare(other.estimate, row.estimate)
+    return replace(row, reference=reference, ratio=ratio, remark=remark)
 
 
 # ---- sides ---------------------------------------------------------------------------------------

@@ -153,12 +153,12 @@ def link_unit(row: Row) -> str:
 
 
 def link_matrix(rows: Sequence[Row]) -> Table | None:
-    """Returns the rates of all pairs of hosts as a table; None for other rows, and for several
-    settings, which have several matrices.
+    """Returns the rates of all pairs of hosts as a table; None if there are other rows, and for
+    several settings, which have several matrices.
     """
     pairs = [(row, row.ratio) for row in rows if isinstance(row.ratio, LinkRatio)]
     rates = {frozenset(row.who.split(WITH)): format_number(ratio.rate) for row, ratio in pairs}
-    if not pairs or len(rates) < len(pairs):
+    if not pairs or len(rates) < sum(row.is_pair for row in rows):
         return None
     failed = [row for row in rows if row.is_missing and row.who.count(WITH) == 1]
     for row in failed:

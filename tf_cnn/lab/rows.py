@@ -39,6 +39,7 @@ _FORMS = dict.fromkeys((*FIRST_NAMES, 'command', 'data_dir', 'data_sha256', MEAS
     'batch_size': 'batch {}',
     'host': 'on {}',
 }
+UNSTEADY = 'unsteady'
 # The units of numbers of which less is better.
 _TIMES = (COMMAND_TIME, WALL_TIME)
 _GIBIBYTE = 1 << 30
@@ -161,9 +162,10 @@ class Row:
     def verdict(self) -> str:
         if not self.ratio:
             return self.remark.partition(':')[0] or 'baseline'
-        if self.ratio.verdict is Significance.SAME:
-            return 'unsteady' if self.is_unsteady else self.reference.same
-        return self.ratio.verdict.value
+        verdict = self.ratio.verdict
+        if self.is_unsteady and verdict in (Significance.SAME, Significance.FEW_RUNS):
+            return UNSTEADY
+        return self.reference.same if verdict is Significance.SAME else verdict.value
 
     @property
     def is_baseline(self) -> bool:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_cnn.lab.links import describe_links
+from tf_cnn.lab.links import LinkRatio, describe_links
 from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
-from tf_cnn.lab.rows import Row, format_value
+from tf_cnn.lab.rows import UNSTEADY, Row, format_value
 from tf_cnn.lab.runs import (
     WITH,
     find_varying_names,
@@ -51,6 +51,7 @@ _CLAUSES = {
     AS_BEFORE: 'as before',
     Significance.FEW_RUNS.value: 'too few runs for a verdict',
     Significance.TOO_SHORT.value: 'runs too short for a verdict',
+    UNSTEADY: 'runs differ too much for a verdict',
 }
 
 
@@ -61,7 +62,8 @@ def answer(rows: Sequence[Row]) -> str:
     clauses = [f'no rate of {abbreviate(absent)}'] if absent else []
     if pairs:
         clauses += _describe_small_sides(rows)
-        clauses += describe_links(pairs) or _describe_pairs(pairs)
+        clauses += describe_links(pairs)
+        clauses += _describe_pairs([row for row in pairs if not isinstance(row.ratio, LinkRatio)])
     else:
         clauses += _explain_nothing(rows)
     agree, uncompared = describe_losses(rows)

@@ -122,7 +122,8 @@ class Ratio:
 
     Attributes:
       interval: the 95 % interval (low, high), or None if a side has fewer than MIN_RUNS runs.
-      is_unsteady: whether the runs of a host differ far more than the runs of other hosts do.
+      is_unsteady: whether the runs of a host differ far more than the runs of other hosts do, or
+        earlier runs too much.
     """
 
     value: float

@@ -26,7 +26,10 @@ _ERROR = re.compile(
 )
 _OUT_OF_MEMORY = re.compile(
     r'ResourceExhausted|RESOURCE_EXHAUSTED|OOM when allocating|MemoryError|std::bad_alloc'
+    '|CUDA out of memory'
 )
+# PyTorch's exceptions of a rank, the cause first; torchrun then prints a box without it.
+_RANK_ERROR = re.compile(r'\[rank\d+\]: [\w.]*(Error|Exception): .')
 
 # The causes of failed runs, as other programs read them.
 TIMEOUT, MEMORY, ERROR = 'timeout', 'memory', 'error'
@@ -149,7 +152,7 @@ def explain_exit(output: str, return_code: int) -> tuple[str, str]:
 
     return_code is -n if signal n ended it, as in subprocess.
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if re.search(r'\w', line)]
     memory = next((line for line in reversed(lines) if _OUT_OF_MEMORY.search(line)), None)
     errors = list(_ERROR.finditer(output))
     # In a cluster the first failure causes the others, and the launcher's line comes last.
@@ -164,4 +167,5 @@ def explain_exit(output: str, return_code: int) -> tuple[str, str]:
         return memory, cause
     if return_code < 0:
         return f'ended by signal {-return_code} ({signal.strsignal(-return_code)})', cause
-    return f'it ended with exit code {return_code}{f": {lines[-1]}" if lines else ""}', cause
+    line = next(filter(_RANK_ERROR.match, lines), lines[-1] if lines else '')
+    return f'it ended with exit code {return_code}{line and f": {line}"}', cause
