@@ -290,7 +290,12 @@ def test_a_failure_is_explained_by_the_output_of_the_run():
             ERROR,
         ),
         ('Traceback\nValueError: no\n', 1, 'it ended with exit code 1: ValueError: no', ERROR),
-        ('[rank1]: ValueError: no\n[rank0]: E: lost\n==\n', 1, 'it ended with exit code 1: [rank1]: ValueError: no', ERROR),
+        (
+            '[rank1]: ValueError: no\n[rank0]: E: lost\n==\n',
+            1,
+            'it ended with exit code 1: [rank1]: ValueError: no',
+            ERROR,
+        ),
         ('Root cause: 6\n====\n', 1, 'it ended with exit code 1: Root cause: 6', ERROR),
         ('', 3, 'it ended with exit code 3', ERROR),
         ('step\n', -11, 'ended by signal 11 (Segmentation fault)', ERROR),
