@@ -4,7 +4,6 @@ TensorFlow.
 
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tf_cnn.machine.gpus import format_gpus
@@ -153,45 +152,33 @@ def _summary_lines(result: Result) -> Iterator[str]:
             f'({energy.source})'
         )
     yield _format_gpu_noise(result.noise)
-    if goal := accuracy_goal(result):
-        outcome = (
-            'reached at' if goal.top_1 >= goal.target else f'not reached; best {goal.top_1:.4f},'
-        )
-        after = '' if goal.seconds is None else f', {goal.seconds:.3g} s after the first step began'
-        yield f'accuracy: top-1 {goal.target:g} {outcome} step {goal.step}{after}'
+    yield _format_accuracy(result)
 
 
-@dataclass(frozen=True)
-class AccuracyGoal:
-    """The accuracy of --stop_at_top_1_accuracy, and the first evaluation that reached it, else the
-    best one.
+def _format_accuracy(result: Result) -> str:
+    """Formats the first evaluation that reached --stop_at_top_1_accuracy, else the best one, and
+    the time from the start of the first step, warm-up included, to its end; '' without a target or
+    an evaluation.
 
-    seconds is the time from the start of the first step, warm-up included, to the end of that
-    evaluation; None if unknown, as in a run that continues from a checkpoint.
+    The time is unknown in a run that continues from a checkpoint.
     """
-
-    target: float
-    top_1: float
-    step: int
-    seconds: float | None
-
-
-def accuracy_goal(result: Result) -> AccuracyGoal | None:
-    """Returns the target and the accuracy reached; None without a target or an evaluation."""
     target = result.command.flags.get('stop_at_top_1_accuracy')
     accuracies = [(row.top_1, row) for row in result.evaluations if row.top_1 is not None]
     if not isinstance(target, float | int) or not accuracies:
-        return None
-    reached = [(top_1, row) for top_1, row in accuracies if top_1 >= target]
-    top_1, evaluation = reached[0] if reached else max(accuracies, key=lambda pair: pair[0])
-    seconds = None
+        return ''
+    best, evaluation = max(accuracies, key=lambda pair: pair[0])
+    outcome = f'not reached; best {best:.4f},'
+    if reached := [row for top_1, row in accuracies if top_1 >= target]:
+        outcome, evaluation = 'reached at', reached[0]
+    after = ''
     if (
         result.workers
         and evaluation.end is not None
         and max(result.steps.global_step[:1], default=2) <= 1
     ):
         seconds = evaluation.end - result.steps.start[0]
-    return AccuracyGoal(target, top_1, evaluation.step, seconds)
+        after = f', {seconds:.3g} s after the first step began'
+    return f'accuracy: top-1 {target:g} {outcome} step {evaluation.step}{after}'
 
 
 def _format_rates(result: Result) -> str:
