@@ -3,7 +3,6 @@ TensorFlow.
 """
 
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -35,8 +34,7 @@ class Registry:
         """Adds models. All rows of a model are added in one call; its first row has its default
         data set.
 
-        Raises ValueError if a name is taken, a model has two rows for one data set, or a value is
-        invalid.
+        Raises ValueError if a name is taken or a value is invalid.
         """
         taken_names = {row.name for row in self._rows} | {*NOT_CLASSIFIERS}
         for row in rows:
@@ -52,12 +50,6 @@ class Registry:
             for field_name in _NUMBERS:
                 if not (value := getattr(row, field_name)) > 0:
                     raise ValueError(f'{field_name}={value}: it must be above 0')
-        for (name, data_set), times in Counter((row.name, row.data_set) for row in rows).items():
-            if times > 1:
-                raise ValueError(
-                    f'{name}: it is registered {times} times for {data_set}; remove all rows but '
-                    'one'
-                )
         self._rows += rows
 
     def unregister(self, *names: str) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import write_files
-from tests.support.programs import run_python
+from tests.support.outputs import check_error
+from tests.support.programs import run, run_python
 
 pytestmark = pytest.mark.unit
 
@@ -68,6 +69,20 @@ import keras
     assert (
         run_python(code, PYTHONPATH=path).out == f'{expected} {tmp_path}/tensorflow/__init__.py 0\n'
     )
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [
+        ('TF_XLA_FLAGS', '--nosuch'),
+        ('TF_XLA_FLAGS', '--tf_xla_auto_jit=x'),
+        ('XLA_FLAGS', 'nosuch'),
+    ],
+)
+def test_flags_that_tensorflow_would_end_the_process_for_are_refused(name, value):
+    finished = run('--model=trivial --device=cpu', **{name: value})
+    assert finished.code == 2
+    check_error(finished.err, f'{name}={value}')
 
 
 def test_where_tensorflow_is_loaded_nothing_changes(tmp_path):

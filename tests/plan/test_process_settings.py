@@ -10,6 +10,7 @@ from tests.support.files import write_files
 from tests.support.outputs import check_line, refused
 from tests.support.programs import run_python
 from tests.support.runs import params_of
+from tf_cnn.machine.processors import process_cores
 from tf_cnn.machine.this_process import INTRA, ProcessEnvironment, ProcessSettings, ThisProcess
 from tf_cnn.plan.cluster_role import find_cluster_role
 from tf_cnn.plan.devices import Devices
@@ -18,7 +19,6 @@ from tf_cnn.plan.process_settings import (
     Threads,
     choose_start,
     choose_threads,
-    process_cores,
 )
 
 pytestmark = pytest.mark.unit

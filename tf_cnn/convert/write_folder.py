@@ -13,8 +13,8 @@ from tf_cnn.convert.check import MAX_LISTED, format_count, show_progress
 from tf_cnn.convert.config import IMAGES_PER_SHARD, MIN_SHARDS, RecordsOptions
 from tf_cnn.inputs.data_sets import SUBSETS
 from tf_cnn.inputs.layout import ImageFolder, SourceImage, scan_folder
+from tf_cnn.machine.processors import process_cores
 from tf_cnn.system.errors import UsageError, format_scaled, missing_package_message, plural
-from tf_cnn.system.parallel import num_cores
 from tf_cnn.system.signals import SIGNALS
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def write_folder(options: RecordsOptions) -> int:
             print(f'passed over {path}: {reason}', file=sys.stderr)
         if len(paths) > MAX_LISTED:
             print(f'passed over {len(paths) - MAX_LISTED:,} more: {reason}', file=sys.stderr)
-    options = replace(options, num_processes=options.num_processes or num_cores())
+    options = replace(options, num_processes=options.num_processes or len(process_cores()))
     with SIGNALS.storing(), show_progress() as progress:
         names = ' and '.join(images_by_subset)
         task = progress.add_task(f'{names} images', total=len(folder.images))

@@ -13,13 +13,13 @@ from tf_cnn.machine.findings import OK, SKIPPED, WRONG, Finding
 from tf_cnn.managers.all_reduce import Algorithm, make_algorithm
 from tf_cnn.managers.all_reduce_spec import ALGORITHMS, COLLECTIVE, NCCL_TRANSFER_DTYPES, parse_spec
 from tf_cnn.managers.collective import collective_algorithm
+from tf_cnn.training.config import DTYPES
 
 
 def _num_gpus() -> int:
     return len(tf.config.list_physical_devices('GPU'))
 
 
-_DTYPES = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
 # NCCL has different protocols for short and long tensors. Most of these sizes are not divisible by
 # the number of devices.
 _SIZES = (1, 5, 4097, 2**20 + 1)
@@ -34,9 +34,9 @@ def check_sums(algorithm: str, precision: str) -> Finding:
 
     Args:
       algorithm: an --all_reduce_spec, or COLLECTIVE.
-      precision: a key of _DTYPES.
+      precision: a key of DTYPES.
     """
-    dtype = _DTYPES[precision]
+    dtype = DTYPES[precision]
     if algorithm in ('nccl', COLLECTIVE) and dtype not in ('float32', *NCCL_TRANSFER_DTYPES):
         return Finding(
             SKIPPED, f'TensorFlow has no NCCL sum of {dtype}; a run sums such gradients in float32'
@@ -114,7 +114,7 @@ def _all_reduce_checks() -> dict[str, Callable[[], Finding]]:
     algorithms = (*sorted(ALGORITHMS, key='nccl'.__eq__), COLLECTIVE)
     return {
         f'{algorithm}/{precision}': functools.partial(check_sums, algorithm, precision)
-        for algorithm, precision in itertools.product(algorithms, _DTYPES)
+        for algorithm, precision in itertools.product(algorithms, DTYPES)
     }
 
 

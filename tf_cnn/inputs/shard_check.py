@@ -11,8 +11,9 @@ from typing import Any
 from tf_cnn.graph.op_errors import error_cause
 from tf_cnn.graph.tensorflow_import import import_tensorflow
 from tf_cnn.inputs.framing import FRAME_BYTES, UNREADABLE, Fault, scan_shard
+from tf_cnn.machine.processors import process_cores
 from tf_cnn.system.errors import plural
-from tf_cnn.system.parallel import num_cores, ordered_map
+from tf_cnn.system.parallel import ordered_map
 
 _JPEG_START = b'\xff\xd8\xff'
 _IMAGE, _LABEL, _FILENAME = 'image/encoded', 'image/class/label', 'image/filename'
@@ -196,7 +197,7 @@ def check_shards(
     grey and CMYK JPEGs are accepted, since TensorFlow decodes them to three channels. Bounding
     boxes may be missing, but not damaged. num_threads threads decode; 0 uses one per core.
     """
-    num_threads = num_threads or num_cores()
+    num_threads = num_threads or len(process_cores())
     with (
         _open_readers(num_classes, num_threads) as readers,
         concurrent.futures.ThreadPoolExecutor(num_threads) as executor,

@@ -1,7 +1,6 @@
 """Starts the processes of a cluster, prints their output, and ends them all. Linux only."""
 
 import contextlib
-import errno
 import functools
 import queue
 import signal
@@ -154,14 +153,10 @@ class _Cluster:
             )
         # RuntimeError: no more threads can be started.
         except (OSError, RuntimeError) as error:
-            reason = getattr(error, 'strerror', error)
-            is_limit = getattr(error, 'errno', None) == errno.EMFILE
-            remedy = (
-                'allow more open files, as by ulimit -n 8192'
-                if is_limit
-                else 'start fewer processes'
-            )
-            raise RunError(f'{command.name} cannot be started: {reason}; {remedy}') from error
+            raise RunError(
+                f'{command.name} cannot be started: {getattr(error, "strerror", error)}; start '
+                'fewer processes, or raise the limit (ulimit -n, ulimit -u)'
+            ) from error
 
     def _write_result_line(self, line: str) -> None:
         self._has_output = True

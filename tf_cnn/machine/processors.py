@@ -1,5 +1,6 @@
 """The processors of a machine. Does not import TensorFlow."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ def describe_processor(root: Path) -> dict[str, Any]:
         'frequency_driver': policies_value('scaling_driver'),
         'energy_preference': policies_value('energy_performance_preference'),
     }
+
+
+def process_cores() -> tuple[int, ...]:
+    """Returns the logical cores that this process may use, sorted; all on systems that bind no
+    process to cores.
+    """
+    return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
 
 
 def usable_cores() -> list[int] | None:

@@ -11,7 +11,6 @@ one process is made (tensorflow/core/common_runtime/direct_session.cc).
 """
 
 import math
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from tf_cnn.machine.cgroups import cpu_limit
 from tf_cnn.machine.config import TARGETS, parse_gpu_indices
 from tf_cnn.machine.gpus import KERNEL_CACHE, VISIBLE_VARIABLE, kernel_cache_warning
 from tf_cnn.machine.numa import NumaBinding, choose_node, cores_by_node, gpu_nodes
-from tf_cnn.machine.processors import usable_cores
+from tf_cnn.machine.processors import process_cores
 from tf_cnn.machine.tensorflow_build import has_openmp
 from tf_cnn.machine.this_process import (
     INTRA,
@@ -76,10 +75,6 @@ def find_visible_gpus(
     needed = params.devices.num_gpus if computes and params.devices.device != 'cpu' else 0
     indices = parse_gpu_indices(params.tensorflow.gpu_indices) if needed else ()
     return choose_visible_gpus(needed, place, environment.variables, indices)
-
-
-def process_cores() -> tuple[int, ...]:
-    return tuple(sorted(usable_cores() or range(os.cpu_count() or 1)))
 
 
 def choose_start(

@@ -9,6 +9,7 @@ from google.protobuf import text_format
 
 from tf_cnn.graph.onednn import uses_onednn
 from tf_cnn.machine.gpus import VISIBLE_VARIABLE
+from tf_cnn.machine.processors import process_cores
 from tf_cnn.machine.run_environment import describe_machine, library_variables
 from tf_cnn.machine.this_process import (
     DETERMINISTIC,
@@ -29,7 +30,6 @@ from tf_cnn.plan.process_settings import (
     choose_gpu_variables,
     choose_threads,
     memory_flags,
-    process_cores,
 )
 from tf_cnn.results.sections import MachineSection
 from tf_cnn.system.errors import UsageError, format_flag

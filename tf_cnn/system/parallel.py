@@ -21,10 +21,6 @@ Result = TypeVar('Result')
 _TASKS_PER_WORKER = 4
 
 
-def num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
-
-
 def ordered_map(
     executor: concurrent.futures.Executor,
     num_workers: int,

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from tf_cnn.plan.workload import Context
 
 
+# The values of --precision, and TensorFlow's names of the dtypes.
+DTYPES: Mapping[str, str] = {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}
+
+
 @dataclass(frozen=True)
 class OptimizerRow:
     """One value of --optimizer.
@@ -268,7 +272,7 @@ class PrecisionConfig:
         'fp32',
         'The type of the computation of the network; variables (see --fp16_vars), loss and updates '
         'keep 32 bits. --use_fp16 means fp16.',
-        choices=('fp32', 'fp16', 'bf16'),
+        choices=(*DTYPES,),
         common=True,
         original=NEW,
         in_run_section=True,
@@ -319,7 +323,7 @@ class PrecisionConfig:
     @property
     def dtype(self) -> str:
         """The dtype of activations, as TensorFlow names it."""
-        return {'fp32': 'float32', 'fp16': 'float16', 'bf16': 'bfloat16'}[self.precision]
+        return DTYPES[self.precision]
 
     def notes(self, params: 'Params', rules: 'RuleContext') -> Iterator[Note]:
         if self.fp16_vars and self.precision != 'fp32' and not params.training.row.fits_16_bits:

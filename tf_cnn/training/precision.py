@@ -15,12 +15,11 @@ import tensorflow.compat.v1 as tf
 
 from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Variable
-from tf_cnn.training.config import PrecisionConfig
+from tf_cnn.training.config import DTYPES, PrecisionConfig
 from tf_cnn.training.contents import OPTIONAL_PREFIX
 
 Tensor = Any
 
-DTYPES = {'fp32': tf.float32, 'fp16': tf.float16, 'bf16': tf.bfloat16}
 # The scale of the published results of this benchmark; within the range of Micikevicius et al. (8
 # to 32768).
 DEFAULT_FP16_SCALE = 128.0
@@ -47,7 +46,7 @@ class Precision:
     @property
     def compute_dtype(self) -> tf.DType:
         """The dtype of activations and kernels."""
-        return DTYPES[self.name]
+        return tf.as_dtype(DTYPES[self.name])
 
     @property
     def variable_dtype(self) -> tf.DType:
