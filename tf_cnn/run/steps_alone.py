@@ -1,5 +1,6 @@
 """The steps that each worker of a cluster takes alone, after the timed steps."""
 
+import math
 import socket
 import statistics
 import time
@@ -13,8 +14,8 @@ from tf_cnn.plan.plan import Plan
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.signals import SIGNALS
 
-# The seconds of a worker are several means over a part of this time, since a worker that is stopped
-# now and then is not slow in each short step.
+# The seconds of a worker are means over steps that take a fifth of this together: a worker that
+# is stopped now and then is not slow in each short step.
 _SECONDS, _NUM_MEANS = 1.0, 5
 # Long steps take longer than that; fewer of them would have no spread.
 LEAST_MEANS = 3
@@ -77,8 +78,8 @@ class StepsAlone:
         """Returns the seconds of steps of each worker, and how long after this call the slowest
         worker may still take its steps, in seconds.
 
-        A value is a mean over a fifth of the time of the timed steps, of a second at the most, or
-        over one step. Raises OpError if a worker was lost.
+        The seconds are means over steps that fit into a fifth of the time of the timed steps, of a
+        second at the most, or over one step. Raises OpError if a worker was lost.
 
         step_seconds: of the timed steps, which take as long as those of the slowest worker.
         """
@@ -105,17 +106,22 @@ def mean_seconds(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Returns the mean seconds of the steps in each fifth of `seconds`; of longer steps, those of
-    the first steps.
+    """Returns the mean seconds of steps, five means of as many steps as fit into a fifth of
+    `seconds`; fewer if steps take longer. The steps before them prepare the graph.
     """
-    # The first call prepares the graph.
     take_step()
+    earlier: list[float] = []
+    while sum(earlier) < (seconds if len(earlier) < LEAST_MEANS else seconds / _NUM_MEANS):
+        step_start = clock()
+        take_step()
+        earlier.append(clock() - step_start)
+    # The shortest one, since a worker may have been stopped during the others.
+    num_steps = math.ceil(seconds / _NUM_MEANS / min(earlier))
     means: list[float] = []
     start = clock()
     while len(means) < LEAST_MEANS or (len(means) < _NUM_MEANS and clock() - start < seconds):
-        num_steps, mean_start = 0, clock()
-        while not num_steps or clock() - mean_start < seconds / _NUM_MEANS:
+        mean_start = clock()
+        for _ in range(num_steps):
             take_step()
-            num_steps += 1
         means.append((clock() - mean_start) / num_steps)
     return means
