@@ -137,6 +137,7 @@ def write_all_folders() -> None:
     write_runs('paused', 100, gap=0.1)
     write_runs('loaded', 50, **LOADED)
     write_runs('outlier', [100, 101, 99, 50, 100, 102])
+    write_runs('changed', 80, program={'git_commit': f'{"17d1cb91" * 5}-dirty'})
     write_runs('hardly', [100, 100.1, 99.9, 101.5, 100, 100.2])
     energy: dict[str, Any] = {'source': 'rapl', 'joules': 100.0}
     for folder, joules in (('thirsty', 1.0), ('frugal', 0.7)):

@@ -96,6 +96,12 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         ['short: too short to judge'],
     ),
     # The time between steps counts.
+    (
+        'base changed',
+        0,
+        'changed is slower than base: ratio 0.800 (0.796 to 0.804).',
+        ['since its commit', ': changed'],
+    ),
     ('base paused', 0, 'paused is slower than base: ratio 0.765 (0.762 to 0.768).', []),
     (
         'base loaded',

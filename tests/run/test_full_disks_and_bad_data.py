@@ -141,6 +141,16 @@ def test_a_run_ends_when_shards_are_damaged_or_change(name, tmp_path):
                 change(shard)
 
 
+def test_shards_that_were_read_into_memory_may_be_removed(tmp_path):
+    shard, *_ = write_shards(tmp_path / 'shards')
+    register_model('small', linear, image_size=8)
+    flags = '--model=small --input_pipeline=device --augmentation=none --num_batches=2'
+    benchmark = make_benchmark(flags, data_dir=shard.parent)
+    for _ in benchmark.steps():
+        shard.unlink(missing_ok=True)
+    assert benchmark.result.is_complete
+
+
 def test_bad_data_ends_a_process_with_exit_code_1_and_its_name(tmp_path):
     """The process ends while threads of TensorFlow read and decode."""
     shard, *_ = write_shards(tmp_path / 'shards')

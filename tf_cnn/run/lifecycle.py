@@ -62,7 +62,11 @@ class RunLifecycle(Hook[StepValues]):
         self._is_evaluating = False
         subsets = (plan.data.shards, plan.data.validation_shards)
         self._subsets = [shards for shards in subsets if shards]
-        self._shard_paths = [path for shards in self._subsets for path in shards.paths]
+        # Pipelines in memory have read their shards before the first step.
+        in_memory = plan.data.shards if plan.data.input_row.in_memory else None
+        self._shard_paths = [
+            path for shards in self._subsets if shards is not in_memory for path in shards.paths
+        ]
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
         """Waits for the other processes of the cluster, then checks the shards and locks the
