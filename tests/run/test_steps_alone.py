@@ -59,10 +59,10 @@ def test_a_step_alone_has_all_gradients_and_no_exchange_and_no_update(mode):
     ('step', 'seconds', 'parts', 'steps'),
     [
         (0.0625, 1.25, [0.25] * 5, [4] * 5),
-        (0.5, 1.25, [0.5] * 3, [1] * 3),
+        (0.5, 1.25, [0.5] * 5, [1] * 5),
         (4.0, 1.0, [4.0] * 3, [1] * 3),
         # Stopped for 0.375 s of each half of a second.
-        ('stopped', 1.25, [0.4375, 0.5, 0.5], [1, 2, 2]),
+        ('stopped', 1.25, [0.4375, *[0.5] * 4], [1, *[2] * 4]),
     ],
 )
 def test_steps_alone_are_taken_in_five_parts_or_three_if_they_are_long(step, seconds, parts, steps):

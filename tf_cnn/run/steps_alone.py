@@ -16,9 +16,9 @@ from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.signals import SIGNALS
 
 # Steps are measured in parts of this time, since a worker that is stopped now and then is not slow
-# in each short step.
+# in each short step. Such a worker and long steps may take twice as long.
 _SECONDS, _NUM_PARTS = 1.0, 5
-# Long steps take longer than that; fewer of them would have no spread.
+# For steps that are longer still; fewer parts have no spread.
 LEAST_PARTS = 3
 # Limits a session call in which a worker of a controller was lost.
 _CALL_SECS = 600
@@ -79,8 +79,8 @@ class StepsAlone:
         """Returns the steps of each worker, and how long after this call the slowest worker may
         still take its steps, in seconds.
 
-        They are taken for as long as the timed steps took, for a second at the most; of long steps
-        three. Raises OpError if a worker was lost.
+        They take a second, or as long as the timed steps if these took less; twice that if steps
+        are long. Raises OpError if a worker was lost.
 
         step_seconds: of the timed steps, which take as long as those of the slowest worker.
         """
@@ -108,12 +108,14 @@ def time_parts(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AloneSection:
-    """Takes steps for these seconds, in five parts; of longer steps, one in each of three parts."""
+    """Takes steps for these seconds, in five parts; of long steps one in each of three to five."""
     # The first call prepares the graph.
     take_step()
     steps: list[int] = []
     ends = [clock()]
-    while len(steps) < LEAST_PARTS or (len(steps) < _NUM_PARTS and ends[-1] - ends[0] < seconds):
+    while len(steps) < LEAST_PARTS or (
+        len(steps) < _NUM_PARTS and ends[-1] - ends[0] < 2 * seconds
+    ):
         steps.append(0)
         while not steps[-1] or clock() - ends[-1] < seconds / _NUM_PARTS:
             take_step()
