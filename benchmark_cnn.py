@@ -38,7 +38,7 @@ from tf_cnn.run.run_report import RunReport
 from tf_cnn.run.session import Stepper
 from tf_cnn.run.state import RunState, find_resume_point, restart_number
 from tf_cnn.run.step_loop import Hook, Schedule, TargetSeconds, run_steps
-from tf_cnn.run.steps_alone import LEAST_MEANS, StepsAlone, workers_alone
+from tf_cnn.run.steps_alone import LEAST_PARTS, StepsAlone, workers_alone
 from tf_cnn.step.build import build_evaluation, build_step
 from tf_cnn.step.evaluation import Evaluation, sliced_variables
 from tf_cnn.step.graph_loop import GraphLoop
@@ -421,7 +421,7 @@ class BenchmarkCNN:
 
     def _measure_alone(self, session: tf.Session) -> None:
         meters, steps = self._report.meters, self._report.recorder.log().timed_steps
-        if self._steps_alone and len(steps) >= LEAST_MEANS:
+        if self._steps_alone and len(steps) >= LEAST_PARTS:
             self._console.progress('Taking steps of each worker alone')
             try:
                 meters.alone, meters.alone_wait = self._steps_alone.measure(

@@ -101,8 +101,10 @@ def alone(*means: float) -> dict[str, Any]:
     """Returns the result of workers with five values of steps alone, which spread by 2 %."""
     document = sample_document(seconds=steps(), cluster={'num_workers': len(means)})
     for number, (worker, mean) in enumerate(zip(document['workers'], means, strict=True)):
-        drawn = np.random.default_rng(number).normal(mean, 0.02 * mean, 5)
-        worker['alone'] = {f'{worker["task"]} (node{number})': drawn.tolist()}
+        seconds = np.random.default_rng(number).normal(2 * mean, 0.04 * mean, 5).tolist()
+        worker['alone'] = {
+            f'{worker["task"]} (node{number})': {'steps': [2] * 5, 'seconds': seconds}
+        }
     return document
 
 
@@ -123,6 +125,15 @@ def test_a_worker_that_computes_longer_than_the_others_is_named(means, facts):
     assert len(texts) == bool(facts)
     for text in texts:
         check_line(text, *facts)
+
+
+def test_a_worker_that_is_stopped_now_and_then_is_named():
+    document = alone(0.017, 0.017, 0.017, 0.017)
+    (steps,) = document['workers'][3]['alone'].values()
+    # One step when it was stopped, and 13 in two parts.
+    steps |= {'steps': [1, 6, 7], 'seconds': [0.321, 0.408, 0.392]}
+    [warning] = advice.find_warnings(record_of(document))
+    check_line(warning.text, 'worker 3')
 
 
 def test_a_result_of_an_evaluation_or_without_steps_has_no_warnings():

@@ -117,8 +117,8 @@ def test_an_unknown_machine_has_no_line():
 
 def test_a_cluster_shows_how_much_of_a_step_is_exchange_and_waiting():
     document = sample_document(seconds=[0.1] * 50, cluster={'num_workers': 2})
-    for worker, seconds in zip(document['workers'], ([0.02, 0.03, 0.07], [0.05] * 3), strict=True):
-        worker['alone'] = {worker['task']: seconds}
+    for worker, seconds in zip(document['workers'], ([0.04, 0.06, 0.14], [0.1] * 3), strict=True):
+        worker['alone'] = {worker['task']: {'steps': [2] * 3, 'seconds': seconds}}
     (line,) = (line for line in format_summary(document) if line.startswith('alone'))
     of_step = '60 % of a step is exchange and waiting'
     assert (

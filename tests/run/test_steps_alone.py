@@ -15,7 +15,7 @@ from tests.managers.worker_graphs import (
     build,
     task,
 )
-from tf_cnn.run.steps_alone import StepsAlone, mean_seconds
+from tf_cnn.run.steps_alone import StepsAlone, time_parts
 
 
 def computed_by(alone: StepsAlone, name: str) -> set[tf.Operation]:
@@ -53,19 +53,19 @@ def test_a_step_alone_has_all_gradients_and_no_exchange_and_no_update(mode):
         assert not re.findall('Assign|Stage|Collective', ' '.join(op.type for op in ops))
 
 
-# Seconds of each step, seconds in which steps begin, the means.
+# Seconds of a step, seconds of all of them, and of each part, with its number of steps.
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ('step', 'seconds', 'means'),
+    ('step', 'seconds', 'parts', 'steps'),
     [
-        (0.0625, 1.25, [0.0625] * 5),
-        (0.5, 1.25, [0.5] * 3),
-        (4.0, 1.0, [4.0] * 3),
-        # Stopped for 0.375 s of each half of a second: in four steps for 0.75 s.
-        ('stopped', 1.25, [0.25] * 3),
+        (0.0625, 1.25, [0.25] * 5, [4] * 5),
+        (0.5, 1.25, [0.5] * 5, [1] * 5),
+        (4.0, 1.0, [4.0] * 3, [1] * 3),
+        # Stopped for 0.375 s of each half of a second.
+        ('stopped', 1.25, [0.4375, *[0.5] * 4], [1, *[2] * 4]),
     ],
 )
-def test_the_steps_of_a_fifth_of_the_time_are_averaged(step, seconds, means):
+def test_steps_alone_are_taken_in_five_parts_or_three_if_they_are_long(step, seconds, parts, steps):
     now = 0.0
 
     def take_step() -> None:
@@ -74,4 +74,5 @@ def test_the_steps_of_a_fifth_of_the_time_are_averaged(step, seconds, means):
         if step == 'stopped' and now % 0.5 >= 0.125:
             now += 0.5 - now % 0.5
 
-    assert mean_seconds(take_step, seconds, lambda: now) == pytest.approx(means)
+    alone = time_parts(take_step, seconds, lambda: now)
+    assert (alone.seconds, alone.steps) == (parts, steps)

@@ -478,11 +478,14 @@ def compare_workers(result: Result) -> dict[str, Ratio]:
     two workers, the ratio of the slower one. Empty if there is too little to compare.
     """
     rates = {
-        name: 1 / np.array(seconds)
-        for name, seconds in result.steps_alone.items()
-        if len(seconds) >= MIN_RUNS
+        name: 1 / np.array(alone.step_seconds)
+        for name, alone in result.steps_alone.items()
+        if len(alone.steps) >= MIN_RUNS
     }
-    estimates = {name: estimate_runs(values) for name, values in rates.items()}
+    estimates = {
+        name: estimate_runs(values, result.steps_alone[name].steps)
+        for name, values in rates.items()
+    }
     if len(rates) > 2:
         medians = [float(np.median(values)) for values in rates.values()]
         ratios = compare_with_others([*estimates.values()], medians)

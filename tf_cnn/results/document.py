@@ -218,9 +218,9 @@ class Result(_Document, tag=RESULT, kw_only=True):
         return [worker.noise for worker in self.workers if worker.machine] or [self.noise]
 
     @property
-    def steps_alone(self) -> dict[str, Sequence[float]]:
-        """The seconds of steps that each worker took alone, by its name; empty if it took none."""
-        return {name: seconds for worker in self.workers for name, seconds in worker.alone.items()}
+    def steps_alone(self) -> dict[str, sections.AloneSection]:
+        """What each worker took alone, by its name; empty if none did."""
+        return {name: alone for worker in self.workers for name, alone in worker.alone.items()}
 
     @property
     def images_per_second(self) -> float:

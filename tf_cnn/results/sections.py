@@ -474,6 +474,20 @@ class NoiseSection(TypedDict, total=False):
     gpus_lost: Annotated[Integer | None, about('GPUs that the driver lost.')]
 
 
+class AloneSection(Section):
+    """Steps that a worker took without exchange and update, after the timed steps, in parts of
+    about 0.2 s.
+    """
+
+    steps: Annotated[Sequence[OneOrMore], about('How many steps each part has.')]
+    seconds: Annotated[Sequence[NotNegative], about('Wall seconds of each part.')]
+
+    @property
+    def step_seconds(self) -> list[float]:
+        """The mean seconds of a step in each part."""
+        return [part / steps for part, steps in zip(self.seconds, self.steps, strict=True)]
+
+
 class WorkerSection(Section, omit_defaults=True):
     task: str | None
     host: str
@@ -482,11 +496,8 @@ class WorkerSection(Section, omit_defaults=True):
     machine: Annotated[MachineSection | None, about('In clusters.')] = None
     noise: Annotated[NoiseSection, about('In clusters; what else its machine did meanwhile.')] = {}
     alone: Annotated[
-        Mapping[str, Sequence[NotNegative]],
-        about(
-            'In clusters with synchronous steps, after them: seconds of steps without exchange and '
-            'update, by the worker that took them alone. Each value is a mean over up to 0.2 s.'
-        ),
+        Mapping[str, AloneSection],
+        about('In clusters with synchronous steps: of each worker that this process drives.'),
     ] = {}
 
     @property

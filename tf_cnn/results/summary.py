@@ -205,7 +205,7 @@ def _format_alone(result: Result) -> str:
     alone, median = result.steps_alone, result.statistics.step_seconds.median
     if not alone or not median or any(row.code == 'slow_worker' for row in result.warnings):
         return ''
-    seconds = statistics.median(map(statistics.median, alone.values()))
+    seconds = statistics.median(statistics.median(steps.step_seconds) for steps in alone.values())
     (text,), unit = format_times(seconds)
     is_judged = compare_workers(result) and not is_short(result)
     return (

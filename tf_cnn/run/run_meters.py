@@ -38,7 +38,7 @@ class RunMeters(Hook[StepValues]):
         self.input_buffers: Sequence[Buffer] = ()
         self.input_stages: Sequence[sections.StageRow] | None = None
         self.peak_flops: float | None = None
-        self.alone: Mapping[str, Sequence[float]] = {}
+        self.alone: Mapping[str, sections.AloneSection] = {}
         self.alone_wait = 0.0
         self.phase_seconds: dict[str, float] = {}
         self.unix_at_zero = time.time() - time.perf_counter()

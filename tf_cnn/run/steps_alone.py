@@ -1,6 +1,6 @@
 """The steps that each worker of a cluster takes alone, after the timed steps."""
 
-import math
+import itertools
 import socket
 import statistics
 import time
@@ -11,14 +11,15 @@ import tensorflow.compat.v1 as tf
 from tf_cnn.cluster.topology import split_host_port
 from tf_cnn.plan.params import Role
 from tf_cnn.plan.plan import Plan
+from tf_cnn.results.sections import AloneSection
 from tf_cnn.step.step_graph import StepGraph
 from tf_cnn.system.signals import SIGNALS
 
-# The seconds of a worker are means over steps that take a fifth of this together: a worker that
-# is stopped now and then is not slow in each short step.
-_SECONDS, _NUM_MEANS = 1.0, 5
-# Long steps take longer than that; fewer of them would have no spread.
-LEAST_MEANS = 3
+# Steps are measured in parts of this time, since a worker that is stopped now and then is not slow
+# in each short step. Such a worker and long steps may take twice as long.
+_SECONDS, _NUM_PARTS = 1.0, 5
+# For steps that are longer still; fewer parts have no spread.
+LEAST_PARTS = 3
 # Limits a session call in which a worker of a controller was lost.
 _CALL_SECS = 600
 
@@ -74,12 +75,12 @@ class StepsAlone:
 
     def measure(
         self, session: tf.Session, step_seconds: Sequence[float]
-    ) -> tuple[Mapping[str, list[float]], float]:
-        """Returns the seconds of steps of each worker, and how long after this call the slowest
-        worker may still take its steps, in seconds.
+    ) -> tuple[Mapping[str, AloneSection], float]:
+        """Returns the steps of each worker, and how long after this call the slowest worker may
+        still take its steps, in seconds.
 
-        The seconds are means over steps that fit into a fifth of the time of the timed steps, of a
-        second at the most, or over one step. Raises OpError if a worker was lost.
+        They take a second, or as long as the timed steps if these took less; twice that if steps
+        are long. Raises OpError if a worker was lost.
 
         step_seconds: of the timed steps, which take as long as those of the slowest worker.
         """
@@ -96,32 +97,28 @@ class StepsAlone:
 
             return take_step
 
-        means = {name: mean_seconds(step_of(ops), seconds) for name, ops in self.ops.items()}
-        slowdown = statistics.median(step_seconds) / min(map(statistics.median, means.values()))
-        return means, max(1.0, slowdown) * (time.perf_counter() - start)
+        parts = {name: time_parts(step_of(ops), seconds) for name, ops in self.ops.items()}
+        shortest = min(statistics.median(alone.step_seconds) for alone in parts.values())
+        slowdown = max(1.0, statistics.median(step_seconds) / shortest)
+        return parts, slowdown * (time.perf_counter() - start)
 
 
-def mean_seconds(
+def time_parts(
     take_step: Callable[[], None],
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
-) -> list[float]:
-    """Returns the mean seconds of steps, five means of as many steps as fit into a fifth of
-    `seconds`; fewer if steps take longer. The steps before them prepare the graph.
-    """
+) -> AloneSection:
+    """Takes steps for these seconds, in five parts; of long steps one in each of three to five."""
+    # The first call prepares the graph.
     take_step()
-    earlier: list[float] = []
-    while sum(earlier) < (seconds if len(earlier) < LEAST_MEANS else seconds / _NUM_MEANS):
-        step_start = clock()
-        take_step()
-        earlier.append(clock() - step_start)
-    # The shortest one, since a worker may have been stopped during the others.
-    num_steps = math.ceil(seconds / _NUM_MEANS / min(earlier))
-    means: list[float] = []
-    start = clock()
-    while len(means) < LEAST_MEANS or (len(means) < _NUM_MEANS and clock() - start < seconds):
-        mean_start = clock()
-        for _ in range(num_steps):
+    steps: list[int] = []
+    ends = [clock()]
+    while len(steps) < LEAST_PARTS or (
+        len(steps) < _NUM_PARTS and ends[-1] - ends[0] < 2 * seconds
+    ):
+        steps.append(0)
+        while not steps[-1] or clock() - ends[-1] < seconds / _NUM_PARTS:
             take_step()
-        means.append((clock() - mean_start) / num_steps)
-    return means
+            steps[-1] += 1
+        ends.append(clock())
+    return AloneSection(steps, [end - start for start, end in itertools.pairwise(ends)])
