@@ -241,6 +241,11 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
     laboratory.create_or_resume([missing])
     [(_, _, outcome, _)] = laboratory.measure([missing], 1)
     check_line(outcome.reason, '/missing', '127')
+    # The row of a host names it.
+    line = 'echo "n1 | tf_cnn_benchmarks: error: no room"; exit 3'
+    on_host = Configuration('n1', ['sh', '-c', line], {'host': 'n1'})
+    [(_, _, outcome, _)] = laboratory.measure([on_host], 1)
+    assert outcome.reason == 'no room'
     laboratory.logs.rename('logs')
     laboratory.logs.touch()
     with failed(laboratory.logs):
@@ -290,7 +295,12 @@ def test_a_failure_is_explained_by_the_output_of_the_run():
             ERROR,
         ),
         ('Traceback\nValueError: no\n', 1, 'it ended with exit code 1: ValueError: no', ERROR),
-        ('[rank1]: ValueError: no\n[rank0]: E: lost\n==\n', 1, 'it ended with exit code 1: [rank1]: ValueError: no', ERROR),
+        (
+            '[rank1]: ValueError: no\n[rank0]: E: lost\n==\n',
+            1,
+            'it ended with exit code 1: [rank1]: ValueError: no',
+            ERROR,
+        ),
         ('Root cause: 6\n====\n', 1, 'it ended with exit code 1: Root cause: 6', ERROR),
         ('', 3, 'it ended with exit code 3', ERROR),
         ('step\n', -11, 'ended by signal 11 (Segmentation fault)', ERROR),

@@ -22,6 +22,7 @@ from tf_cnn.lab.ratios import (
 )
 from tf_cnn.lab.rows import Against, Reference, Row, importance, make_rows
 from tf_cnn.lab.runs import (
+    MEASURED,
     equality_key,
     find_varying_names,
     group,
@@ -135,13 +136,13 @@ def same_batch_size(rows: Sequence[Row]) -> Iterator[Row]:
 
 def mean_of(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields the geometric mean of two sides, if all ratios have an interval and a different
-    reference, and all runs did the same work.
+    reference, and are of one kind of number.
     """
     pairs = [row for row in rows if row.is_pair and row.reference.is_row]
-    sides = {(row.who, row.reference.name) for row in pairs}
+    sides = {(row.who, row.reference.name, row.facts.get(MEASURED)) for row in pairs}
     references = {id(row.reference.runs) for row in pairs}
     has_verdicts = all(row.ratio and row.ratio.interval and not row.ratio.is_short for row in pairs)
-    if len(sides) != 1 or ('', '') in sides or len(pairs) < 2 or len(references) < len(pairs):
+    if len(sides) != 1 or ('', '', None) in sides or len(pairs) < 2 or len(references) < len(pairs):
         return
     if has_verdicts and not any(
         workload_differences(row.compared_runs[0], row.first) for row in pairs
