@@ -208,6 +208,9 @@ def write_all_folders() -> None:
     for folder, step in (('right', 0), ('wrong', 15)):
         write_losses(folder, {'n1': [step] * 3})
     write_losses('wrong_at_times', {'n1': [0, 0, 15]})
+    for folder in ('sizes_a', 'sizes_b'):
+        for size in (16, 32):
+            write_runs(folder, 100 + size, flags={'deterministic': True, 'batch_size': size})
     for name in ('n1', 'n2'):
         for rate in rates_around(100):
             flags, machine = {'deterministic': True}, {'hostname': name}

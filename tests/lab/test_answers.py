@@ -403,6 +403,14 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         ['no two equal machines have the same settings with --deterministic'],
     ),
     (
+        f'sizes_a sizes_b {SAME_LOSSES}',
+        0,
+        'against sizes_a: no difference is shown in 2 (ratios 1.000 to 1.000); the losses of '
+        'sizes_a batch 16, sizes_b batch 16 agree bit for bit; the losses of sizes_a batch 32, '
+        'sizes_b batch 32 agree bit for bit.',
+        [],
+    ),
+    (
         f'few {HOSTS} {GATE}',
         3,
         'no host differs; 6 hosts agree within 2.1 %; 1 too few runs.',

@@ -232,7 +232,7 @@ def settings_with_references(rows: Iterable[Row]) -> list[Row]:
     settings: dict[int, Row] = {}
     for row in rows:
         if row.compared_runs:
-            other = replace(row, who=row.reference.name, runs=tuple(row.compared_runs))
+            other = replace(row, who=row.reference.name, runs=tuple(row.compared_runs), remark='')
             settings.setdefault(
                 id(row.compared_runs), replace(other, reference=Reference(), ratio=None)
             )
