@@ -49,7 +49,7 @@ _SpeedUps = Mapping[frozenset[tuple[str, str]], float]
 
 
 def hold_against(row: Row, other: Row, name: str) -> Row:
-    reference = Reference(name, other.rate, other.runs, is_row=True)
+    reference = Reference(name, other.rate, other.runs, other)
     remark = row.remark or (other.remark and f'{name} is {other.remark}')
     ratio = compare(other.estimate, row.estimate)
     return replace(row, reference=reference, ratio=ratio, remark=remark)
@@ -138,7 +138,7 @@ def mean_of(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields the geometric mean of two sides, if all ratios have an interval and a different
     reference, and are of one kind of number.
     """
-    pairs = [row for row in rows if row.is_pair and row.reference.is_row]
+    pairs = [row for row in rows if row.is_pair and row.reference.row]
     sides = {(row.who, row.reference.name, row.facts.get(MEASURED)) for row in pairs}
     references = {id(row.reference.runs) for row in pairs}
     has_verdicts = all(row.ratio and row.ratio.interval and not row.ratio.is_short for row in pairs)
