@@ -181,6 +181,10 @@ def write_all_folders() -> None:
     # Commands.
     write_commands('command_a', 50, flags={'command': 'python a.py'})
     write_commands('command_b', 40, flags={'command': 'python b.py'})
+    # Each command printed two numbers, and A left a process behind.
+    left = {'code': 'left_processes', 'text': 'a process is left'}
+    for name, tokens, warnings in (('numbers_a', 50, [left]), ('numbers_b', 40, [])):
+        write_commands(name, None, rates={'tokens': tokens, 'bus': 9}, warnings=warnings)
     write_commands('time_a', None, 20, flags={'command': 'make a'})
     write_commands('time_b', None, 10, flags={'command': 'make b'})
     for name, rate in (('n1', 50), ('n2', 40), ('n3', 50), ('n4', 50)):
@@ -205,6 +209,9 @@ def write_all_folders() -> None:
     for folder, step in (('right', 0), ('wrong', 15)):
         write_losses(folder, {'n1': [step] * 3})
     write_losses('wrong_at_times', {'n1': [0, 0, 15]})
+    for folder in ('sizes_a', 'sizes_b'):
+        for size in (16, 32):
+            write_runs(folder, 100 + size, flags={'deterministic': True, 'batch_size': size})
     for name in ('n1', 'n2'):
         for rate in rates_around(100):
             flags, machine = {'deterministic': True}, {'hostname': name}

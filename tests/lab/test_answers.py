@@ -236,7 +236,7 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
     (
         f'base failures {GATE}',
         1,
-        'nothing was compared: failures has no run with a throughput; 1 run left out.',
+        'nothing was compared: no run of failures has a throughput; 1 run left out.',
         ['the data are gone'],
     ),
     # Commands of other programs.
@@ -251,6 +251,13 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         0,
         'time_b is faster than time_a: ratio 2.000 (1.991 to 2.009).',
         ['20.0 s', '10.0 s', 'ratio above 1 is faster'],
+    ),
+    (
+        'numbers_a numbers_b',
+        0,
+        'numbers_b is slower than numbers_a in 1 of 2 settings: ratio 0.800 (0.800 to 0.800) for '
+        'tokens; no difference is shown in 1 (ratio 1.000).',
+        ['warning: numbers_a tokens, numbers_a bus: a process is left'],
     ),
     ('base command_a', 0, 'command_a is slower than base: ratio 0.500 (0.498 to 0.502).', []),
     (
@@ -400,6 +407,14 @@ ANSWERS: tuple[tuple[str, int, str, list[str]], ...] = (
         3,
         'slow is slower than base: ratio 0.800 (0.796 to 0.804).',
         ['no two equal machines have the same settings with --deterministic'],
+    ),
+    (
+        f'sizes_a sizes_b {SAME_LOSSES}',
+        0,
+        'against sizes_a: no difference is shown in 2 (ratios 1.000 to 1.000); the losses of '
+        'sizes_a batch 16, sizes_b batch 16 agree bit for bit; the losses of sizes_a batch 32, '
+        'sizes_b batch 32 agree bit for bit.',
+        [],
     ),
     (
         f'few {HOSTS} {GATE}',
@@ -589,6 +604,8 @@ def test_json_has_all_numbers_of_each_row():
 def test_rows_are_sorted_by_the_size_of_a_significant_difference_or_by_their_price():
     rows = document_of('ups downs')['rows']
     assert [row['setting'].get('batch_size') for row in rows] == [16, 64, 8, 32, None]
+    # Numbers of different kinds have no mean.
+    assert [row['label'] for row in document_of('numbers_a numbers_b')['rows']] == ['tokens', 'bus']
     prices = '--price_per_hour=base=1,slow=0.5,same=0.9'
     costs = [
         (row['who'], row['cost_ratio']) for row in document_of(f'base slow same {prices}')['rows']

@@ -241,6 +241,11 @@ def test_a_program_that_cannot_be_started_is_a_row_and_a_log_that_cannot_be_writ
     laboratory.create_or_resume([missing])
     [(_, _, outcome, _)] = laboratory.measure([missing], 1)
     check_line(outcome.reason, '/missing', '127')
+    # The row of a host names it.
+    line = 'echo "n1 | tf_cnn_benchmarks: error: no room"; exit 3'
+    on_host = Configuration('n1', ['sh', '-c', line], {'host': 'n1'})
+    [(_, _, outcome, _)] = laboratory.measure([on_host], 1)
+    assert outcome.reason == 'no room'
     laboratory.logs.rename('logs')
     laboratory.logs.touch()
     with failed(laboratory.logs):

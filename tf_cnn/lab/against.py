@@ -14,6 +14,7 @@ from tf_cnn.lab.losses import same_losses
 from tf_cnn.lab.original_logs import Run
 from tf_cnn.lab.rows import Against, Reference, Row, estimate, importance, make_rows
 from tf_cnn.lab.runs import (
+    MEASURED,
     equality_key,
     find_varying_names,
     group,
@@ -47,7 +48,7 @@ _SpeedUps = Mapping[frozenset[tuple[str, str]], float]
 
 
 def hold_against(row: Row, other: Row, name: str) -> Row:
-    reference = Reference(name, other.rate, other.runs, is_row=True)
+    reference = Reference(name, other.rate, other.runs, other)
     remark = row.remark or (other.remark and f'{name} is {other.remark}')
     ratio = compare(other.estimate, row.estimate)
     return replace(row, reference=reference, ratio=ratio, remark=remark)
@@ -134,13 +135,13 @@ def same_batch_size(rows: Sequence[Row]) -> Iterator[Row]:
 
 def mean_of(rows: Sequence[Row]) -> Iterator[Row]:
     """Yields the geometric mean of two sides, if all ratios have an interval and a different
-    reference, and all runs did the same work.
+    reference, and are of one kind of number.
     """
-    pairs = [row for row in rows if row.is_pair and row.reference.is_row]
-    sides = {(row.who, row.reference.name) for row in pairs}
+    pairs = [row for row in rows if row.is_pair and row.reference.row]
+    sides = {(row.who, row.reference.name, row.facts.get(MEASURED)) for row in pairs}
     references = {id(row.reference.runs) for row in pairs}
     has_verdicts = all(row.ratio and row.ratio.interval and not row.ratio.is_short for row in pairs)
-    if len(sides) != 1 or ('', '') in sides or len(pairs) < 2 or len(references) < len(pairs):
+    if len(sides) != 1 or ('', '', None) in sides or len(pairs) < 2 or len(references) < len(pairs):
         return
     if has_verdicts and not any(
         workload_differences(row.compared_runs[0], row.first) for row in pairs

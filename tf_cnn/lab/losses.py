@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from tf_cnn.lab.rows import Against, Row
+from tf_cnn.lab.rows import Against, Row, settings_with_references
 from tf_cnn.lab.runs import equality_key, find_varying_names, group, non_default_settings
 from tf_cnn.results.document import Result
 from tf_cnn.results.tables import abbreviate
@@ -53,24 +53,18 @@ def describe_losses(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
     """Returns a clause for each group of rows that agree, and if there is none, for each group of
     equal settings that were not compared.
     """
-    wrong = {id(row.runs) for row in rows if is_wrong(row)}
-    by_name: dict[str, Row] = {}
-    for row in rows:
-        if not is_wrong(row):
-            by_name[row.name] = row
-        if row.compared_runs and id(row.compared_runs) not in wrong:
-            reference = replace(row, runs=tuple(row.compared_runs))
-            by_name.setdefault(row.reference.name, reference)
-    named = [(name, row) for name, row in by_name.items() if _results(row)]
+    settings = [
+        row for row in settings_with_references(rows) if _results(row) and not is_wrong(row)
+    ]
     agree = [
-        f'the losses of {abbreviate([name for name, _ in peers])} agree bit for bit'
-        for peers in group(named, lambda item: _kind(item[1]))
+        f'the losses of {abbreviate([row.name for row in peers])} agree bit for bit'
+        for peers in group(settings, _kind)
         if len(peers) > 1
     ]
     return agree, [] if agree else [
         f'losses were not compared, since these differ: {", ".join(names)}'
-        for peers in group(named, lambda item: _setting(item[1]))
-        if (names := find_varying_names([_machines(row) for _, row in peers]))
+        for peers in group(settings, _setting)
+        if (names := find_varying_names([*map(_machines, peers)]))
     ]
 
 

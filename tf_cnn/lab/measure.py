@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from tf_cnn.cluster.environments import check_alone, remove_cluster_variables
-from tf_cnn.lab.configurations import Configuration
+from tf_cnn.lab.configurations import HOST, Configuration
 from tf_cnn.lab.probe import LEFT_PROCESSES
 from tf_cnn.lab.runs import group
 from tf_cnn.results.document import (
@@ -220,7 +220,8 @@ class Laboratory:
                 outcome = self.fail(
                     configuration,
                     number,
-                    outcome,
+                    # Its row names the host.
+                    outcome.removeprefix(f'{configuration.setting.get(HOST)}: '),
                     exit_code=process_exit.exit_code,
                     cause=process_exit.cause,
                     started_at=started_at,

@@ -62,7 +62,7 @@ class Reference:
     Attributes:
       name: in sentences: 'epyc', 'the others', 'the 10 runs before', 'published'.
       runs: the runs behind the rate, if they are known.
-      is_row: whether these are another row's runs, and count as doubtful here, too.
+      row: another row, whose runs count as doubtful here, too.
       same: the verdict if no difference is shown.
       speed_up: the published one.
       price: of an hour of the machine.
@@ -71,7 +71,7 @@ class Reference:
     name: str = ''
     rate: float = math.nan
     runs: Sequence[Run] = ()
-    is_row: bool = False
+    row: 'Row | None' = None
     same: str = Significance.SAME.value
     speed_up: float | None = None
     price: float | None = None
@@ -118,7 +118,7 @@ class Row:
     @property
     def compared_runs(self) -> Sequence[Run]:
         """The runs of the row that this one is held against."""
-        return self.reference.runs if self.reference.is_row else ()
+        return self.reference.row.runs if self.reference.row else ()
 
     @functools.cached_property
     def estimate(self) -> Estimate:
@@ -198,12 +198,11 @@ class Row:
         """Joules per image over the reference's, if one source measured both: RAPL measures
         processors, NVML GPUs.
         """
-        if not self.reference.is_row:
+        if not (other := self.reference.row):
             return None
-        before = [run for run in self.reference.runs if isinstance(run, Result)]
-        if len({run.energy.source for run in (*before, *self.results)}) != 1:
+        if len({run.energy.source for run in (*other.results, *self.results)}) != 1:
             return None
-        joules, joules_before = joules_per_image(self.results), joules_per_image(before)
+        joules, joules_before = joules_per_image(self.results), joules_per_image(other.results)
         return joules / joules_before if joules and joules_before else None
 
     @functools.cached_property
@@ -241,11 +240,8 @@ def settings_with_references(rows: Iterable[Row]) -> list[Row]:
     """Returns the rows with runs, and those that they are held against, each once."""
     settings: dict[int, Row] = {}
     for row in rows:
-        if row.compared_runs:
-            other = replace(row, who=row.reference.name, runs=tuple(row.compared_runs))
-            settings.setdefault(
-                id(row.compared_runs), replace(other, reference=Reference(), ratio=None)
-            )
+        if other := row.reference.row:
+            settings.setdefault(id(other.runs), other)
         if row.runs:
             settings[id(row.runs)] = row
     return [*settings.values()]

@@ -5,11 +5,13 @@ what else differs, and what is doubtful. Does not import TensorFlow.
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tf_cnn.lab.links import LinkRatio, describe_links
 from tf_cnn.lab.losses import describe_losses, describe_wrong, is_wrong
-from tf_cnn.lab.rows import UNSTEADY, Row, format_value
+from tf_cnn.lab.original_logs import documents
+from tf_cnn.lab.rows import UNSTEADY, Row, format_value, settings_with_references
 from tf_cnn.lab.runs import (
     WITH,
     find_varying_names,
@@ -25,7 +27,6 @@ from tf_cnn.results.advice import (
 )
 from tf_cnn.results.document import COMMAND_RATE, AnyResult, Result
 from tf_cnn.results.ratios import MIN_RUNS, Significance
-from tf_cnn.results.sections import WarningRow
 from tf_cnn.results.statistics import MAD_TO_STANDARD_DEVIATION, mad
 from tf_cnn.results.tables import abbreviate, escape_unprintable, format_interval, format_number
 from tf_cnn.system.errors import plural
@@ -230,7 +231,7 @@ def _explain_nothing(rows: Sequence[Row]) -> list[str]:
         elif len(sides) > 1:
             (first, before), (second, after), *_ = sides.items()
             reasons = [*_separating_values(first, before, second, after)] or reasons
-    reasons[:0] = [f'{abbreviate([*empty])} has no run with a throughput'] if empty else []
+    reasons[:0] = [f'no run of {abbreviate([*empty])} has a throughput'] if empty else []
     return [f'nothing was compared: {"; ".join(reasons[:_MAX_CLAUSES]) or "there is no run"}']
 
 
@@ -282,7 +283,7 @@ def make_notes(rows: Sequence[Row]) -> list[str]:
             [f'{path} ({format_number(rate)})' for path, rate in far.items()],
         ),
         *_listed(f'{{}}: an interval needs {MIN_RUNS} runs or more on both sides', few),
-        *_warnings(rows, names),
+        *_warnings(rows),
         *_listed(
             'doubtful: {}', [f'{path} ({", ".join(codes)})' for path, codes in doubtful.items()]
         ),
@@ -341,11 +342,11 @@ def outliers(row: Row) -> Mapping[str, float]:
     return far
 
 
-def _warnings(rows: Sequence[Row], names: Mapping[int, str]) -> Iterator[str]:
-    def warnings(row: Row) -> list[WarningRow]:
-        return [warning for run in row.documents for warning in run.warnings]
-
-    groups = group_warnings((names[id(row)], warnings(row)) for row in rows)
+def _warnings(rows: Sequence[Row]) -> Iterator[str]:
+    groups = group_warnings(
+        (row.name or 'all', chain(*(run.warnings for run in documents(row.runs))))
+        for row in settings_with_references(rows)
+    )
     for warning, owners, is_equal in groups:
         if warning.code not in SUMMARIZED_CODES:
             where = '' if is_equal else f', in {owners[0]}'
