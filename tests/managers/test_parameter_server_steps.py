@@ -237,7 +237,7 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start
 
 
 def test_a_flag_keeps_a_large_variable_whole():
-    """test_bytes_moved.py has its slices without the flag."""
+    """test_worker_graphs.py has its slices without the flag."""
     replica = build(REPLICATED, network=wide, flags=VariableConfig(slice_variables=False))
     assert len(replica.step.slices['hidden/kernel']) == 1
 

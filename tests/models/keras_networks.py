@@ -379,7 +379,7 @@ CONFORMANCE = (
 )
 
 
-def build(
+def build_model(
     model: str,
     variables: VariableSource,
     images: Any,

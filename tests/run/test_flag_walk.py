@@ -435,7 +435,7 @@ ELSEWHERE = {
         eval eval_batch_size eval_dir eval_during_training_at_specified_steps
         eval_during_training_every_n_steps num_eval_batches num_eval_epochs stop_at_top_1_accuracy
         """,
-    'run/test_input_choices.py': 'input_preprocessor ml_perf',
+    'run/test_training_data.py': 'input_preprocessor ml_perf',
     'run/test_instruments.py': """
         benchmark_log_dir benchmark_test_id graph_file partitioned_graph_file_prefix
         print_training_accuracy save_summaries_steps summary_verbosity tfprof_file trace_file
