@@ -46,8 +46,7 @@ SERVERS = '--variable_update=parameter_server'
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1,2,3')
 
 

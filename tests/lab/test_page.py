@@ -33,8 +33,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _runs(tmp_path: Path) -> None:
     write_runs('a')
     write_runs('b', 80)
 

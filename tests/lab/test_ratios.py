@@ -156,11 +156,6 @@ def test_a_single_run_has_its_rate():
 # ---- earlier runs --------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 def judge(rate: float, **changes: Any) -> dict[str, Any]:
     """Judges a new run, after 25 days, by the folder `earlier`; returns its row."""
     write_runs('new', [rate], day=25, **changes)

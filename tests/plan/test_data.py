@@ -127,3 +127,20 @@ def test_copies_of_the_same_shards_are_the_same_data_and_others_are_not(noise, t
     check_line(difference(noise, copy), '16 training images', '32', 'worker 0', 'worker 1')
     write_shard(shard, [example(encoded(picture()), 1)] * 16)
     check_line(difference(noise, copy), 'SHA-256 of names and sizes', 'worker 0', 'worker 1')
+
+
+def test_all_class_names_are_compared(noise, tmp_path):
+    def folder_of(name: str, classes: list[str]) -> Path:
+        folder = shutil.copytree(noise, tmp_path / name)
+        (folder / 'labels.txt').write_text('\n'.join(['background', *classes]))
+        return folder
+
+    pets, others = 'abcdefg', 'bacdefg'
+    line = difference(folder_of('pets', [*pets]), folder_of('others', [*others]))
+    for classes in (pets, others):
+        check_line(line, f'--data_dir with background, {", ".join(classes)}')
+    first, second = (
+        folder_of(f'of {last}', [f'class-{number:03d}' for number in (*range(29), last)])
+        for last in (29, 30)
+    )
+    check_line(difference(first, second), 'as class names')

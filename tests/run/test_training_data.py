@@ -2,10 +2,7 @@
 that Python feeds, by the pipeline and the preprocessing that flags choose.
 """
 
-import io
 import shutil
-from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,14 +11,19 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow.compat.v1 as tf
-from PIL import Image
 
-from models.registry import MODELS, register_model
-from tests.support.graphs import linear
-from tests.support.images import encoded, example, write_mnist, write_noise, write_shard
+from models.registry import register_model
+from tests.support.files import write_files
+from tests.support.images import (
+    encoded,
+    example,
+    write_mnist,
+    write_noise,
+    write_shard,
+    write_shards_of,
+)
 from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import BenchmarkRun, document_in, losses, params_of, plan_of, run_benchmark
-from tf_cnn.cli import records
 from tf_cnn.inputs.layout import shard_name
 from tf_cnn.step.make_input import make_input
 
@@ -34,14 +36,6 @@ DIGITS = np.zeros([40, 28, 28], np.uint8)
 for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[4 + 6 * _label : 8 + 6 * _label] = 255
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _models() -> Iterator[None]:
-    register_model('linear', linear, data_set='mnist', image_size=28)
-    register_model('linear_on_records', linear, image_size=28)
-    yield
-    MODELS.unregister('linear', 'linear_on_records')
 
 
 # Graph passes take longer than the steps.
@@ -65,15 +59,12 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope='module')
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Converts the digits into shards of images of 14 x 14 pixels."""
-    tmp = tmp_path_factory.mktemp('shards')
-    for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True)):
-        (tmp / 'photos' / f'class{label}').mkdir(parents=True, exist_ok=True)
-        Image.fromarray(digit[::2, ::2]).save(tmp / 'photos' / f'class{label}' / f'{number}.png')
-    with redirect_stdout(io.StringIO()):
-        records.main(
-            [f'--input={tmp}/photos', f'--output={tmp}/out', '--num_processes=1', '--shards=2']
-        )
-    return tmp / 'out'
+    folder = tmp_path_factory.mktemp('shards')
+    files = {
+        f'class{label}/{number}.png': encoded(digit[::2, ::2], 'PNG')
+        for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True))
+    }
+    return write_shards_of(write_files(folder / 'photos', files), folder / 'out', '--shards=2')
 
 
 @pytest.mark.parametrize(
@@ -191,13 +182,6 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
 # ---- pipelines and preprocessing -----------------------------------------------------------------
 
 
-@pytest.fixture(scope='module')
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp('noise')
-    write_noise(folder, 10)
-    return folder
-
-
 STILL = '--init_learning_rate=0 --weight_decay=0'
 
 
@@ -211,10 +195,10 @@ def run_few(data_dir: Path, flags: str, **values: Any) -> BenchmarkRun:
 
 
 @pytest.mark.parametrize('flags', [STILL, '--forward_only'])
-def test_the_preprocessing_changes_what_the_model_sees(data_dir, flags):
+def test_the_preprocessing_changes_what_the_model_sees(noise, flags):
     preprocessings = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')
     plain, ml_perf, official = (
-        run_few(data_dir, f'--use_datasets {flags} {preprocessing}').losses
+        run_few(noise, f'--use_datasets {flags} {preprocessing}').losses
         for preprocessing in preprocessings
     )
     assert plain != pytest.approx(ml_perf, rel=1e-5)
