@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.layers import VariableSource
 from models.model_spec import Network
-from models.networks import Logits, build_network
 from models.registry import MODELS
 from tests.support.graphs import random_weight
 from tests.support.oracles import Weights
-from tf_cnn.inputs.data_sets import DATA_SETS
 
 keras = tf.keras
 layers = keras.layers
@@ -377,31 +374,6 @@ CONFORMANCE = (
         smaller_options={'width': 96, 'num_heads': 3},
     ),
 )
-
-
-def build_model(
-    model: str,
-    variables: VariableSource,
-    images: Any,
-    data_format: str = 'NHWC',
-    *,
-    is_training: bool = False,
-    dtype: tf.DType = tf.float32,
-) -> Logits:
-    """Builds a network on images. Networks with the same source share variables of the same
-    name.
-    """
-    spec = MODELS.find_model(model)
-    num_classes = DATA_SETS[spec.data_set].num_classes
-    return build_network(
-        spec.network,
-        images,
-        num_classes,
-        variables,
-        data_format,
-        is_training=is_training,
-        dtype=dtype,
-    )
 
 
 def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from models.networks import PlaceholderVariables, build_network
 from models.registry import MODELS
-from tests.models.keras_networks import CONFORMANCE, build_model, give_weights
+from tests.models.keras_networks import CONFORMANCE, give_weights
 from tests.support.graphs import (
     BATCH,
     DATA_FORMATS,
@@ -101,11 +101,16 @@ def test_every_network_is_compared_with_keras_or_has_the_layers_of_one_that_is_i
 
 
 def test_inception3_aux_is_inception3_with_another_head_while_training():
+    plain_network, network = (
+        MODELS.find_model(model).network for model in ('inception3', 'inception3_aux')
+    )
     with tf.Graph().as_default(), open_session() as session:
+        # The networks share variables of the same name.
         variables, images = PlaceholderVariables(), tf.constant(random_images((299, 299, 3)))
-        plain = build_model('inception3', variables, images, is_training=True)
-        both = build_model('inception3_aux', variables, images, is_training=True)
-        assert build_model('inception3_aux', variables, images).auxiliary is None
+        arguments = images, 1001, variables, 'NHWC'
+        plain = build_network(plain_network, *arguments, is_training=True)
+        both = build_network(network, *arguments, is_training=True)
+        assert build_network(network, *arguments, is_training=False).auxiliary is None
         assert plain.auxiliary is None
         weights = {
             value: random_weight(name, tuple(value.shape))
@@ -158,22 +163,19 @@ def test_networks_drop_units_and_paths_while_training(model, num_drops):
     assert [op.type for op in graph.get_operations()].count('RandomUniform') == num_drops
 
 
-def network_of(model, **smaller_options):
-    network = MODELS.find_model(model).network
-    return replace(network, options={**network.options, **smaller_options})
-
-
 # EfficientNet has the blocks of MobileNet, with more in them.
 @pytest.mark.parametrize(
-    'network',
+    ('model', 'smaller_options'),
     [
-        pytest.param(network_of('densenet121', blocks=(2, 2, 2, 2)), id='densenet'),
-        pytest.param(network_of('efficientnet_b0'), id='efficientnet_b0'),
-        pytest.param(network_of('convnext_tiny'), id='convnext_tiny'),
-        pytest.param(network_of('vit_s16', width=96, num_heads=3), id='vit'),
+        ('densenet121', {'blocks': (2, 2, 2, 2)}),
+        ('efficientnet_b0', {}),
+        ('convnext_tiny', {}),
+        ('vit_s16', {'width': 96, 'num_heads': 3}),
     ],
 )
-def test_training_gives_every_variable_a_finite_gradient(network):
+def test_training_gives_every_variable_a_finite_gradient(model, smaller_options):
+    network = MODELS.find_model(model).network
+    network = replace(network, options={**network.options, **smaller_options})
     with tf.Graph().as_default(), open_session() as session:
         manager, images = one_tower(), tf.constant(random_images((64, 64, 3)))
         logits = build(network, manager, images, is_training=True)
@@ -191,14 +193,9 @@ def test_training_gives_every_variable_a_finite_gradient(network):
         assert (len(variable.shape) > 1) == name.endswith('/kernel')
 
 
-@pytest.mark.parametrize(
-    'network',
-    [
-        pytest.param(network_of('resnet50'), id='resnet50'),
-        pytest.param(network_of('official_resnet50_v2'), id='official_resnet50_v2'),
-    ],
-)
-def test_fresh_weights_give_logits_that_float16_can_hold(network):
+@pytest.mark.parametrize('model', ['resnet50', 'official_resnet50_v2'])
+def test_fresh_weights_give_logits_that_float16_can_hold(model):
+    network = MODELS.find_model(model).network
     with tf.Graph().as_default(), open_session() as session:
         manager, images = one_tower(), tf.constant(random_images((64, 64, 3)))
         logits = build(network, manager, images, is_training=False, dtype=tf.float16)

@@ -1,6 +1,5 @@
 """Results are found in folders, read from pipes and in UTF-16, and what cannot be read is named."""
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -38,23 +37,6 @@ def results() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@contextlib.contextmanager
-def without_permission(path: Path, mode: int = 0) -> Iterator[None]:
-    """Takes away the permission to read a path. Root, who may read everything, is another user in
-    the block.
-    """
-    path.chmod(mode)
-    is_root = os.geteuid() == 0
-    if is_root:
-        os.seteuid(_NOBODY)
-    try:
-        yield
-    finally:
-        if is_root:
-            os.seteuid(0)
-        path.chmod(0o700)
-
-
 @pytest.mark.parametrize(
     'name', ['results/locked', 'results/locked/deeper', 'results/locked/slow.json']
 )
@@ -66,10 +48,17 @@ def test_a_path_without_permission_in_a_folder_is_named_and_fails_a_gate(name, r
         write_sample(before / f'{number}.json', seed=10 + number)
     gate = ('--fail_below=0.001', '--format=json')
     run_main('compare', before, results, *gate)
-    with without_permission(locked):
+    locked.chmod(0)
+    user = os.geteuid()
+    try:
+        if user == 0:
+            # Root may read everything.
+            os.seteuid(_NOBODY)
         (problem,) = collect([str(results)]).problems
         _, error = run_main('compare', before, results, *gate, code=1)
         _, error_of_history = run_main('compare', before, f'--against={results}', *gate, code=1)
+    finally:
+        os.seteuid(user)
     check_line(problem, f'{locked}: ', 'Permission denied')
     for line in (error + error_of_history).splitlines():
         check_line(line, f'{locked}: ')

@@ -47,16 +47,6 @@ class RandomWeights(InferenceVariables):
         return tf.constant(self.values[name])
 
 
-def plain_logits(network: Network, images: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Returns the logits without graph passes, and the weights."""
-    weights = RandomWeights()
-    with tf.Graph().as_default(), open_session() as session:
-        logits = build_network(
-            network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False
-        ).logits
-        return session.run(logits), weights.values
-
-
 def frozen_logits(
     network: Network, images: Any, weights: Mapping[str, Any], data_format: str, dtype: tf.DType
 ) -> tuple[Any, set[str]]:
@@ -115,8 +105,13 @@ NETWORKS: Mapping[str, Network] = {
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_constants_give_the_logits_of_batch_norm(name):
-    network, images = NETWORKS[name], random_images((8, 8, 3))
-    plain, weights = plain_logits(network, images)
+    network, images, variables = NETWORKS[name], random_images((8, 8, 3)), RandomWeights()
+    # Without graph passes.
+    with tf.Graph().as_default(), open_session() as session:
+        logits = build_network(
+            network, tf.constant(images), NUM_CLASSES, variables, 'NHWC', is_training=False
+        ).logits
+        plain, weights = session.run(logits), variables.values
     for data_format in DATA_FORMATS if name != 'trivial' else ('NHWC',):
         logits, op_types = frozen_logits(network, images, weights, data_format, tf.float32)
         np.testing.assert_allclose(logits, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())

@@ -2,8 +2,10 @@
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
+from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tests.step.gpu_graphs import build_on_gpus, optimize
+from tests.step.gpu_graphs import build_on_gpus
 
 pytestmark = pytest.mark.graph
 
@@ -20,7 +22,31 @@ def test_the_default_data_format_is_the_choice_of_the_layout_pass(
     )
     flags = {'precision': precision, 'forward_only': forward_only}
     default = build_on_gpus(data_format=None, **flags).plan.devices.data_format
+    environment = {'architecture': capability, 'cuda': '12050', 'cudnn': '90300'}
+    gpu = DeviceProperties(
+        type='GPU', num_cores=132, frequency=1700, memory_size=80 << 30, environment=environment
+    )
+    host = DeviceProperties(type='CPU', num_cores=16, frequency=2000, memory_size=64 << 30)
+    task = '/job:localhost/replica:0/task:0/device:'
+    devices = [
+        NamedDevice(name=f'{task}{properties.type}:0', properties=properties)
+        for properties in (gpu, host)
+    ]
     for data_format in ('NHWC', 'NCHW'):
-        nodes = optimize(build_on_gpus(data_format=data_format, **flags), capability).node
+        gpu_graph = build_on_gpus(data_format=data_format, **flags)
+        with gpu_graph.graph.as_default():
+            meta_graph = tf.train.export_meta_graph()
+        fetches = tf.nest.flatten(gpu_graph.step_graph.fetches.as_dict())
+        meta_graph.collection_def['train_op'].node_list.value.extend(
+            fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in fetches
+        )
+        config = tf.ConfigProto(graph_options=gpu_graph.plan.session.config.graph_options)
+        rewrites = config.graph_options.rewrite_options
+        # Small graphs are optimized, too, also by the layout pass, which a run does not have.
+        rewrites.min_graph_nodes = -1
+        rewrites.layout_optimizer = rewrites.ON
+        nodes = tf_optimizer.OptimizeGraph(
+            config, meta_graph, verbose=False, cluster=cluster.Cluster(devices=devices)
+        ).node
         formats = {node.attr['data_format'].s.decode() for node in nodes if 'Conv2D' in node.op}
         assert formats == {default}, data_format
