@@ -12,7 +12,7 @@ pytestmark = pytest.mark.distributed
 
 def ended(code: str) -> Finished:
     preamble = 'import os, signal, sys, time\nfrom tf_cnn.system.signals import SIGNALS, Stopped\n'
-    return run_process([sys.executable, '-c', preamble + code], ROOT, 60.0)
+    return run_process([sys.executable, '-c', preamble + code], ROOT)
 
 
 @pytest.mark.surroundings

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.sample_clusters import FLAGS, PS, WORKERS, controlled
 from tests.support.machines import TF_JOB, cluster_of, open_mpi, slurm_step, tf_config
 from tests.support.outputs import check_line, refused
 from tf_cnn.cluster.rendezvous import find_difference, shared_settings
@@ -23,7 +22,14 @@ from tf_cnn.system.errors import UsageError
 pytestmark = pytest.mark.unit
 
 
+FLAGS = 'the flags'
+PS, WORKERS = ('10.0.0.1:2222',), ('10.0.0.2:2222', '10.0.0.3:2222')
 CLUSTER = Cluster(PS, WORKERS, 'worker', 1, FLAGS)
+
+
+def controlled(job: str, index: int) -> Cluster:
+    """Returns a cluster with a controller, seen from one of its tasks."""
+    return Cluster((), WORKERS, job, index, FLAGS, ('10.0.0.9:2222',))
 
 
 def test_a_cluster_lists_its_tasks_and_knows_whether_they_share_a_host():
@@ -122,7 +128,7 @@ HOSTS = f'--ps_hosts=10.0.0.1:2222 {WORKER_HOSTS}'
 CONTROLLER = '--controller_host=10.0.0.9:2222 --variable_update=distributed_all_reduce'
 COLLECTIVE = '--variable_update=collective_all_reduce'
 AS_WORKER_1 = '--job_name=worker --task_index=1'
-WORKER_0, WORKER_1 = (Cluster(PS, WORKERS, 'worker', index, FLAGS) for index in (0, 1))
+WORKER_0 = Cluster(PS, WORKERS, 'worker', 0, FLAGS)
 PS_0 = Cluster(PS, WORKERS, 'ps', 0, FLAGS)
 
 
@@ -141,13 +147,13 @@ def test_flags_name_the_cluster():
     spaces = "--ps_hosts=' 10.0.0.1:2222 ' --worker_hosts='10.0.0.2:2222 , 10.0.0.3:2222'"
     hosts = ('gpu-1.lan:1', '[::1]:65535', '[fd00::1%eth0]:1')
     for flags, cluster in (
-        (f'{HOSTS} {AS_WORKER_1}', WORKER_1),
+        (f'{HOSTS} {AS_WORKER_1}', CLUSTER),
         (f'{spaces} --job_name=ps', PS_0),
         (f'{ipv6} --job_name=worker {COLLECTIVE}', Cluster((), hosts, 'worker', 0, FLAGS)),
         (f'{CONTROLLER} {WORKER_HOSTS} --job_name=controller', controlled('controller', 0)),
         (f'{CONTROLLER} {WORKER_HOSTS} {AS_WORKER_1}', controlled('worker', 1)),
         # A list may end with a comma.
-        (f"{HOSTS}', ' {AS_WORKER_1}", WORKER_1),
+        (f"{HOSTS}', ' {AS_WORKER_1}", CLUSTER),
     ):
         assert find(flags) == cluster, flags
 
@@ -155,10 +161,10 @@ def test_flags_name_the_cluster():
 def test_the_rank_of_a_launcher_counts_where_the_flags_name_no_role():
     of_tf_config = Cluster(PS, WORKERS, 'worker', 1, 'TF_CONFIG')
     for flags, environ, cluster in (
-        (f'{HOSTS} {AS_WORKER_1}', slurm_step(0), WORKER_1),
+        (f'{HOSTS} {AS_WORKER_1}', slurm_step(0), CLUSTER),
         (f'{HOSTS} --job_name=ps', open_mpi(2, 3, 3), PS_0),
-        (HOSTS, open_mpi(2, 3, 1), WORKER_1),
-        (HOSTS, slurm_step(2, SLURM_STEP_NUM_TASKS='3'), WORKER_1),
+        (HOSTS, open_mpi(2, 3, 1), CLUSTER),
+        (HOSTS, slurm_step(2, SLURM_STEP_NUM_TASKS='3'), CLUSTER),
         (HOSTS, tf_config('worker', 1, ps=list(PS), worker=list(WORKERS)), of_tf_config),
     ):
         assert find(flags, environ) == cluster, (flags, environ)

@@ -174,13 +174,6 @@ def model_names(weights: Weights) -> list[str]:
     return [name for name in weights if name.endswith(('/kernel', '/bias'))]
 
 
-def assert_equal_weights(weights: Weights, expected: Weights) -> None:
-    """Asserts that the weights are equal to the last bit."""
-    assert weights.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(weights[name], value, name)
-
-
 def assert_trained_alike(after: Weights, expected: Trained) -> None:
     """Asserts that no variable differs from the expected value by more than 1e-5 of its largest
     magnitude, and no weight of the model by more than 1e-3 of the way (the Euclidean norm) that the

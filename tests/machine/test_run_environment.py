@@ -16,9 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.machine.cuda_libraries import compile_library
 from tests.support.files import write_files
-from tests.support.machines import MACHINES, use_pynvml
+from tests.support.machines import MACHINES, compile_library, use_pynvml
 from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices

@@ -16,8 +16,6 @@ import tensorflow.compat.v1 as tf
 
 from models.model_spec import Network
 from models.registry import MODELS
-from tests.support.graphs import random_weight
-from tests.support.oracles import Weights
 
 keras = tf.keras
 layers = keras.layers
@@ -374,26 +372,3 @@ CONFORMANCE = (
         smaller_options={'width': 96, 'num_heads': 3},
     ),
 )
-
-
-def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:
-    """Gives a Keras model random weights; returns them by our names, and the number of those that
-    are trainable.
-
-    `ours` are our variables by name. Convolution biases that our network lacks are set to zero and
-    not returned.
-    """
-    names = list(ours)
-    weights: Weights = {}
-    num_trainable = 0
-    for weight in sorted(model.weights, key=lambda weight: weight.value.number):
-        if weight.name == 'bias' and not names[0].endswith('/bias'):
-            weight.assign(np.zeros(weight.shape))
-            continue
-        name = names.pop(0)
-        weights[name] = random_weight(name, tuple(ours[name].shape))
-        # A pointwise convolution may be a dense layer in the other network.
-        weight.assign(weights[name].reshape(weight.shape))
-        num_trainable += weights[name].size if weight.trainable else 0
-    assert not names
-    return weights, num_trainable
