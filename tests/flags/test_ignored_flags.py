@@ -115,7 +115,7 @@ IGNORED = """
 --input_pipeline=tf_data --data_dir=d --train_dir=t --eval | --input_pipeline=tf_data --eval
 --input_pipeline=device | --input_pipeline=device --data_dir
 --use_datasets --data_dir=d --nodatasets_use_prefetch --datasets_prefetch_buffer_size=2 |
-    --datasets_prefetch_buffer_size=2 --datasets_use_prefetch
+    --datasets_prefetch_buffer_size=2 --nodatasets_use_prefetch
 --use_datasets --data_dir=d --datasets_use_caching --datasets_repeat_cached_sample |
     --datasets_use_caching=True --datasets_repeat_cached_sample
 --ml_perf | --ml_perf=True --data_dir
