@@ -190,22 +190,6 @@ def test_flags_limit_the_number_of_images(flags, num_images, trained, digits):
     assert accuracy.num_images == num_images
 
 
-@pytest.mark.parametrize(
-    ('flags', 'num_examples', 'num_passes'),
-    [
-        ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH, None),
-        ('--num_eval_epochs=0.5 --num_batches=1', None, 0.5),
-    ],
-)
-def test_flags_of_evaluations_precede_flags_of_steps(
-    flags, num_examples, num_passes, trained, digits
-):
-    flags = f'--model=linear --eval --eval_batch_size={BATCH} {flags}'
-    evaluations = plan_of(flags, train_dir=trained, data_dir=digits).evaluations
-    assert evaluations
-    assert (evaluations.num_examples, evaluations.num_passes) == (num_examples, num_passes)
-
-
 def test_training_stops_at_the_requested_accuracy(digits, tmp_path):
     path = tmp_path / 'result.json'
     flags = '--eval_during_training_every_n_steps=3 --num_batches=50 --stop_at_top_1_accuracy=0'

@@ -188,8 +188,9 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
         ({'num_epochs': 0.001}, 1, 0.1),
         ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
         (evaluation, 'all', 1.0),
-        (evaluation | {'num_eval_epochs': 2.5}, 'all', 2.5),
-        (evaluation | {'num_eval_batches': 9}, 9, 1.5),
+        # Flags of evaluations precede flags of steps.
+        (evaluation | {'num_eval_epochs': 2.5, 'num_batches': 1}, 'all', 2.5),
+        (evaluation | {'num_eval_batches': 9, 'num_epochs': 3}, 9, 1.5),
         (evaluation | {'num_eval_batches': 9} | synthetic, 9, 36 / 10_000),
         (evaluation | {'num_epochs': 0.01} | synthetic, 25, 0.01),
     ]
