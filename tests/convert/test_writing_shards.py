@@ -190,8 +190,8 @@ def folder_of(root: Path, counts: dict[str, int]) -> ImageFolder:
     return scan_folder(str(write_files(root, dict.fromkeys(reversed(paths), b'x'))))
 
 
-def validation_paths(folder: ImageFolder, share: float, seed: int = 1) -> list[str]:
-    return [image.path for image in split_images(folder, share, seed)[1]]
+def validation_paths(folder: ImageFolder, seed: int = 1) -> list[str]:
+    return [image.path for image in split_images(folder, 0.3, seed)[1]]
 
 
 @pytest.mark.parametrize(
@@ -216,10 +216,10 @@ def test_a_seed_chooses_the_same_images_in_whatever_order_they_are_listed(tmp_pa
     folder = folder_of(tmp_path / 'here', COUNTS)
     there = folder_of(tmp_path / 'there', dict(reversed(COUNTS.items())))
     reverse = replace(folder, images=folder.images[::-1])
-    paths = validation_paths(folder, 0.3)
-    assert validation_paths(there, 0.3) == paths
-    assert validation_paths(reverse, 0.3) == paths[::-1]
-    assert validation_paths(folder, 0.3, seed=2) != paths
+    paths = validation_paths(folder)
+    assert validation_paths(there) == paths
+    assert validation_paths(reverse) == paths[::-1]
+    assert validation_paths(folder, seed=2) != paths
 
 
 def test_both_subsets_are_written_with_the_same_labels(photos, good_shards, tmp_path):

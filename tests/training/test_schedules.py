@@ -45,12 +45,6 @@ def rate_of(**flags: Any) -> LearningRate:
     return plan_of(**flags).learning_rate
 
 
-def first_worker(num_workers: int) -> Flags:
-    """The flags of the first worker of a cluster with a parameter server."""
-    hosts = ','.join(f'10.0.0.{number}:1' for number in range(num_workers))
-    return {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker', 'task_index': 0}
-
-
 @pytest.mark.parametrize(
     ('flags', 'of_epochs'),
     [
@@ -155,11 +149,14 @@ def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs():
 
 
 def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it():
+    hosts = ','.join(f'10.0.0.{number}:1' for number in range(4))
+    # The first of four workers, with a parameter server.
+    worker: Flags = {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker'}
     cases: list[tuple[Flags, int, int, int]] = [
         ({}, 1, 2 * 50, 2 * 50),
         ({'variable_update': 'independent'}, 1, 2 * 50, 50),
-        (first_worker(4), 4, 4 * 2 * 50, 4 * 2 * 50),
-        (first_worker(4) | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
+        (worker, 4, 4 * 2 * 50, 4 * 2 * 50),
+        (worker | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
     ]
     common: Flags = {'model': 'resnet50', 'batch_size': 50, 'num_gpus': 2, 'resnet_base_lr': 0.1}
     for flags, num_workers, images_per_step, images_per_update in cases:
