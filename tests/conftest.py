@@ -51,6 +51,21 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope='session')
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with imagenet/ and cifar10/, of few images."""
+    import numpy as np
+
+    from tests.support.images import write_cifar, write_noise
+
+    folder = tmp_path_factory.mktemp('data')
+    (folder / 'imagenet').mkdir()
+    write_noise(folder / 'imagenet', num_validation=12)
+    for subset in ('train', 'validation'):
+        write_cifar(folder / 'cifar10', np.zeros([20, 32, 32, 3]), np.arange(20) % 10, subset)
+    return folder
+
+
 @pytest.fixture
 def forget_models() -> Iterator[None]:
     """Unregisters the models that a test registers."""

@@ -63,12 +63,8 @@ def test_commands_without_a_run_import_no_tensorflow_and_change_no_variables():
 @pytest.mark.parametrize(
     ('argv', 'facts'),
     [
-        (['--batchsize=3'], ['--batchsize', '--batch_size']),
         (['record'], ['record', 'records']),
         (['64'], ['64', '--model=resnet50', 'cluster', 'models', 'records']),
-        (['--forward_only', '64'], ["'64'", '--forward_only=True']),
-        (['--data_dir=/no/such'], ['--data_dir=/no/such', 'train-*-of-*']),
-        (['--graph_file=/dev/null/g'], ['--graph_file=/dev/null/g']),
         (['--batch\r\nsize=3'], ['batch']),
         # With an ignored flag.
         (['--gpu_pending_cap=3', '--data_dir=/no/such'], ['--data_dir=/no/such']),
@@ -77,15 +73,6 @@ def test_commands_without_a_run_import_no_tensorflow_and_change_no_variables():
 )
 def test_wrong_use_ends_with_code_2_and_one_line(argv, facts):
     check_refusal(argv, *facts)
-
-
-@pytest.mark.unit
-def test_independent_mistakes_have_a_line_each():
-    out, err = run_main('--batchsize=3', '--num_batches=0', '--optimizer=sdg\n', code=2)
-    assert out == ''
-    facts = ('--batchsize', '--num_batches=0', '--optimizer=')
-    for line, fact in zip(err.splitlines(), facts, strict=True):
-        check_error(line, fact)
 
 
 @pytest.mark.unit

@@ -80,7 +80,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_examples_run(extended):
     # test_installed.py starts a sweep with this mode.
     commands = ''.join(blocks('sh')).replace(' sweep ', ' sweep --dry_run ')
-    process = run_process([sys.executable, '-c', RUN_ALL, commands], extended, 300)
+    process = run_process([sys.executable, '-c', RUN_ALL, commands], extended)
     assert process.code == 0, process.err
     outputs = dict(zip(EXPECTED, process.out.split('+ python')[1:], strict=True))
     for title, pattern in EXPECTED.items():

@@ -186,7 +186,7 @@ def test_a_type_checker_sees_the_types_of_the_public_names(binaries, tmp_path):
     )
     # mypy is in the environment of the tests, and looks into the environment with the wheel.
     flags = ['--strict', f'--python-executable={binaries / "python"}']
-    checked = run_process([sys.executable, '-m', 'mypy', *flags, 'program.py'], tmp_path, 300).out
+    checked = run_process([sys.executable, '-m', 'mypy', *flags, 'program.py'], tmp_path).out
     assert re.findall(r'Revealed type is "([^"(]*)', checked) == [
         'tf_cnn.results.document.Result',
         ' | '.join(

@@ -77,18 +77,18 @@ def trained(
 
 
 @functools.cache
-def trained_by_numpy(optimizer: str, network: Build = convolved, delay: int = 0) -> Weights:
+def trained_by_numpy(optimizer: str, delay: int = 0) -> Weights:
     """Returns the weights after steps with the whole batch.
 
     delay: each step applies gradients that are so many steps old.
     """
-    (start,), (end,) = trained('independent', optimizer, network=network)
+    (start,), (end,) = trained('independent', optimizer)
     history: list[Weights] = []
     with tf.Graph().as_default(), open_session() as session:
         batch = FixedInput(BY_TOWERS[1]).tower_batch(0)
         # LARS decays the weights itself.
         decay = 0.0 if optimizer == 'lars' else 0.01
-        gradients = plain_gradients(session, network, [batch], weight_decay=decay)
+        gradients = plain_gradients(session, convolved, [batch], weight_decay=decay)
 
         def gradients_at(weights: Weights, step: int) -> Weights:
             history.append(weights)

@@ -57,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f'{MODE}collective_all_reduce',
         ),
         (f'cluster -- {MODE}independent', f'{MODE}independent', 'cluster', 'parameter_server'),
+        (f'cluster -- {MODE}horovod', f'{MODE}horovod', 'cluster', 'parameter_server'),
         (
             f'cluster -- {MODE}distributed_replicated --nocross_replica_sync',
             '',

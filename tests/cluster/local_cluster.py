@@ -173,19 +173,16 @@ class LocalCluster:
             self.stop(name)
         for name, num_starts in self._num_starts.items():
             for number in range(num_starts):
-                _wipe(_server_of(name, number), self.task(name))
-
-
-def _wipe(server: tf.train.Server, keeper: Task) -> None:
-    """Deletes the contents of the key-value store on this task, if it has one."""
-    config = tf.ConfigProto(device_filters=[keeper.device])
-    with tf.Graph().as_default(), tf.Session(server.target, config=config) as session:
-        with tf.device(f'{keeper.device}/cpu:0'):
-            table = tf.raw_ops.MutableHashTableV2(
-                key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
-            )
-            wiped = tf.raw_ops.DestroyResourceOp(resource=table)
-        session.run(wiped)
+                # Deletes the key-value store.
+                target, device = _server_of(name, number).target, self.task(name).device
+                config = tf.ConfigProto(device_filters=[device])
+                with tf.Graph().as_default(), tf.Session(target, config=config) as session:
+                    with tf.device(f'{device}/cpu:0'):
+                        table = tf.raw_ops.MutableHashTableV2(
+                            key_dtype=tf.int64, value_dtype=tf.string, shared_name='key_value_store'
+                        )
+                        wiped = tf.raw_ops.DestroyResourceOp(resource=table)
+                    session.run(wiped)
 
 
 def await_answer(rendezvous: Rendezvous, task: Task) -> int:

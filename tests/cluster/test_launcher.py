@@ -9,7 +9,6 @@ import errno
 import io
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -309,20 +308,13 @@ sys.exit(exit_code)
 """
 
 
-def launch_command(*commands: Command) -> list[str]:
-    return [sys.executable, '-c', LAUNCH.replace('COMMANDS', repr([*commands]))]
-
-
-def pids_in(text: str) -> list[int]:
-    return [int(pid) for pid in re.findall(rf'{STARTED}(\d+) ', text)]
-
-
 @contextlib.contextmanager
 def launching(folder: Path, *commands: Command) -> Iterator[tuple[Task, list[int]]]:
     """Yields a launcher in a process of its own, and its processes, which have written a line."""
-    with launched(launch_command(*commands), folder, cwd=ROOT) as launcher:
+    code = LAUNCH.replace('COMMANDS', repr([*commands]))
+    with launched([sys.executable, '-c', code], folder, cwd=ROOT) as launcher:
         launcher.await_line(r'\| ready$', times=len(commands))
-        yield launcher, pids_in(launcher.err)
+        yield launcher, [*map(int, launcher.lines(rf'{STARTED}(\d+) '))]
 
 
 @pytest.mark.surroundings

@@ -2,6 +2,8 @@
 
 import io
 import json
+import platform
+import socket
 import subprocess
 import sys
 import time
@@ -85,9 +87,13 @@ def over_ssh(script: str, folder: Path, ssh: str = LIKE_SSH, **target: str) -> t
     return launch([command], out=out, err=err), out.getvalue(), err.getvalue()
 
 
-def test_text_of_a_login_script_is_not_part_of_any_output(tmp_path):
+@pytest.mark.parametrize('address', ['127.0.0.9', socket.gethostbyname(platform.node())])
+def test_text_of_a_login_script_is_not_part_of_any_output(address, tmp_path, monkeypatch):
+    # srun sets no such variable, and the name of the node leads to it.
+    monkeypatch.setenv('SSH_CONNECTION', f'127.0.0.8 1 {address} 22' * (address == '127.0.0.9'))
     tasks = prepare_hosts(LAYOUT, target_with(LIKE_SSH, tmp_path), 0, [])
     assert [task.name for task in tasks] == ['ps 0', 'worker 0']
+    assert {task.address.partition(':')[0] for task in tasks} == {address}
     assert over_ssh('echo result', tmp_path)[:2] == (0, 'result\n')
 
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.cluster.sample_clusters import PS, WORKERS
 from tests.support.machines import COLLECTIVE, TF_JOB, cluster_of, find, replicas, tf_config
 from tests.support.outputs import refused
 from tf_cnn.plan.discovery import evaluator_params, find_cluster
@@ -15,7 +14,7 @@ from tf_cnn.plan.parsing import make_params
 
 pytestmark = pytest.mark.unit
 
-HOSTS = {'ps_hosts': ','.join(PS), 'worker_hosts': ','.join(WORKERS)}
+HOSTS = {'ps_hosts': '10.0.0.1:2222', 'worker_hosts': '10.0.0.2:2222,10.0.0.3:2222'}
 
 EVALUATOR = tf_config('evaluator', 0, **TF_JOB)
 

@@ -41,11 +41,6 @@ def job_in(name: str) -> dict[str, Any]:
     return job
 
 
-def container_in(spec: dict[str, Any]) -> dict[str, Any]:
-    [container] = spec['template']['spec']['containers']
-    return container
-
-
 def params_of(container: dict[str, Any], index: int = 0) -> Params:
     """Returns the flags of the program in a container of the pod with this index."""
     words = ' '.join([*container['command'], *container['args']])
@@ -103,7 +98,8 @@ def test_the_pods_of_a_jobset_are_one_cluster_under_their_names(name, num_tasks)
         assert (replicated['replicas'], spec['completionMode']) == (1, 'Indexed')
         assert spec['completions'] == spec['parallelism']
         for index in range(spec['completions']):
-            cluster = find_cluster(params_of(container_in(spec), index), {})
+            [container] = spec['template']['spec']['containers']
+            cluster = find_cluster(params_of(container, index), {})
             assert cluster
             # JobSet: <jobset>-<replicated job>-<job>-<pod>.<subdomain>, which is by default the
             # name of the JobSet.

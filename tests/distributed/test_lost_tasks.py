@@ -1,27 +1,32 @@
 """When a task is lost, the others name it and end within seconds; a restarted cluster goes on.
 
-A signal to all tasks ends them, and the chief saves its last step.
+A signal to all tasks ends them, and the chief saves its last step. A step that waits too long for
+other tasks ends and names them; a slow step does not end.
 """
 
+import contextlib
+import fcntl
+import os
+import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 from numpy.linalg import norm
 
-from tests.distributed.clusters import (
-    ENDLESS,
-    UNDER_WAY,
-    assert_each_names,
-    training,
-)
+from tests.distributed.clusters import ENDLESS, UNDER_WAY, assert_each_names, training
+from tests.distributed.test_launched_clusters import needs_namespace
 from tests.distributed.whole_batch import model_names, one_tower
 from tests.support.files import quoted
 from tests.support.oracles import Weights
-from tests.support.programs import Tasks
+from tests.support.programs import Tasks, run_process
 from tests.support.runs import values_in
+from tf_cnn.cluster.private_network import PrivateNetwork
+from tf_cnn.system.tether import die_with_parent
 
 pytestmark = pytest.mark.distributed
+
 
 # All steps of a run, and the flag for the timed steps among them.
 NUM_STEPS, STEPS = 300, '--num_batches=298'
@@ -121,6 +126,30 @@ def test_when_a_task_is_lost_all_others_name_it_and_end_and_the_chief_saves_its_
             assert_last_step_saved(mode, tasks, lost, tmp_path, is_killed=is_killed)
 
 
+@pytest.mark.parametrize(('lost', 'comes_back'), [('worker 0', False), ('worker 1', True)])
+def test_an_asynchronous_worker_goes_on_without_the_other_which_may_come_back(
+    lost, comes_back, tmp_path
+):
+    flags = f'--num_batches=998 --train_dir={quoted(tmp_path)}/train'
+    with training('asynchronous', flags, tmp_path) as tasks:
+        tasks.start(UNDER_WAY)
+        tasks[lost].kill()
+        [survivor] = [worker for worker in tasks.of('worker') if worker.name != lost]
+        if comes_back:
+            # Otherwise the survivor would take all steps before.
+            survivor.send(signal.SIGSTOP)
+            tasks[lost].start()
+            tasks[lost].await_line(r'^1\timages/sec', times=2)
+            survivor.send(signal.SIGCONT)
+        tasks.assert_end(0, {} if comes_back else {lost: KILLED})
+    assert 'total images/sec' in survivor.out
+    if comes_back:
+        # Each worker may be within a step when the last one is counted.
+        assert 0 <= values_in(tmp_path / 'train')['global_step'] - 2 * 1000 <= 2
+    else:
+        assert tasks[lost].title in tasks['ps 0'].err
+
+
 def test_a_restarted_cluster_ends_at_the_same_step(tmp_path):
     """When the task is lost, the others name it, and the chief saves its last step."""
     mode, lost = 'parameter_server', 'worker 1'
@@ -203,3 +232,87 @@ def test_a_worker_that_is_lost_after_the_steps_leaves_a_complete_result(tmp_path
     assert result.is_complete
     assert 'workers_missing' in {warning.code for warning in result.warnings}
     assert [name.partition(' (')[0] for name in result.steps_alone] == ['worker 0']
+
+
+# ---- the limit of a step -------------------------------------------------------------------------
+
+
+LIMIT = '--step_timeout_secs=5'
+
+
+@needs_namespace
+@pytest.mark.skipif(not shutil.which('ss'), reason='there is no ss')
+@pytest.mark.skipif(os.geteuid() != 0, reason='only root can reset connections')
+def test_when_a_workers_connections_are_cut_all_end_and_name_a_task_or_all_go_on(tmp_path):
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(contextlib.closing(PrivateNetwork()))
+        places = [(f'127.0.0.1:{port}', network.pid) for port in (2222, 2223, 2224)]
+        flags = f'{ENDLESS} {LIMIT}'
+        cluster = training('parameter_server', flags, tmp_path, places=places)
+        tasks = stack.enter_context(cluster)
+        tasks.start(UNDER_WAY)
+
+        def ss(*words: str) -> str:
+            return run_process(die_with_parent(['ss', *words], network=network.pid)).out
+
+        sockets = ss('-HtnpO', 'state', 'established').splitlines()
+        connections = [line for line in sockets if f'pid={tasks["worker 1"].pid},' in line]
+        assert connections
+        for line in connections:
+            a, b = re.findall(r':(\d+)(?=\s)', line)[:2]
+            ss('-K', f'( sport = :{a} and dport = :{b} ) or ( sport = :{b} and dport = :{a} )')
+        if tasks.still_running(5 + 60):
+            # TensorFlow did not use the connections at this moment, and connects again.
+            lines = tasks.trainers[0].out
+            tasks.still_running(30)
+            assert tasks.trainers[0].out != lines, 'some neither end nor go on'
+            return
+        for task in tasks.values():
+            assert any('127.0.0.1:' in line for line in task.errors), task.name
+
+
+def test_a_step_that_waits_for_a_stopped_worker_ends_and_names_it(tmp_path):
+    """The worker's server still answers, so the worker does not count as lost."""
+    flags = f'{ENDLESS} {LIMIT} --display_every=1'
+    with training('parameter_server', flags, tmp_path) as tasks:
+        chief, stuck = tasks['worker 0'], tasks['worker 1']
+        # The worker stops when the pipe is full, since nobody reads its standard output.
+        os.mkfifo(stuck.out_file)
+        reader = os.open(stuck.out_file, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        # The pipe is removed: to read the logs from a pipe without a writer would block.
+        try:
+            tasks.start()
+            chief.await_line(UNDER_WAY)
+            assert chief.has_ended()
+            assert chief.exit_code == 1
+            assert_each_names([chief], 'a step has waited', stuck.title, LIMIT)
+        finally:
+            stuck.kill()
+            os.close(reader)
+            stuck.out_file.unlink()
+        assert not tasks.still_running(30)
+
+
+# A network with an operation that takes longer than the limit for silent tasks.
+SLOW_MODEL = """
+import time
+import tensorflow.compat.v1 as tf
+from tf_cnn_benchmarks import register_model
+
+def network(cnn, x, num_classes):
+    with tf.control_dependencies([tf.numpy_function(lambda: time.sleep(9), [], [])]):
+        x = tf.identity(x)
+    return cnn.dense(cnn.flatten(x), num_classes, 'logits')
+
+register_model('slow', network, data_set='cifar10', image_size=32, learning_rate=0.05)
+"""
+
+
+def test_a_step_that_occupies_the_only_thread_does_not_count_as_a_lost_worker(tmp_path):
+    (tmp_path / 'slow.py').write_text(SLOW_MODEL)
+    flags = f'--model=slow --model_file={quoted(tmp_path)}/slow.py --num_inter_threads=1'
+    flags += ' --num_warmup_batches=0 --num_batches=1'
+    with training('collective_all_reduce', flags, tmp_path) as tasks:
+        tasks.start()
+        tasks.assert_end(0)

@@ -127,11 +127,6 @@ def slurm(network: Network) -> dict[str, str]:
     pytest.fail(f'Slurm does not start; its nodes are {states}\n{logs}')
 
 
-def ranks_on(host: Host) -> list[int]:
-    """Returns the processes of the program on a host."""
-    return [pid for pid, words in host.processes().items() if PROGRAM[1] in words[:2]]
-
-
 def assert_trained(out: str) -> None:
     """Asserts that both workers have written the same total."""
     first, second = re.findall(TOTAL_LINE, out, re.MULTILINE)
@@ -141,7 +136,9 @@ def assert_trained(out: str) -> None:
 def wait_for_all_to_end(network: Network) -> None:
     """Waits until no process of the program runs on any host."""
     deadline = time.monotonic() + 10
-    while any(map(ranks_on, network.hosts)):
+    while any(
+        PROGRAM[1] in words[:2] for host in network.hosts for words in host.processes().values()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

@@ -18,7 +18,6 @@ from tests.support.files import quoted
 from tests.support.graphs import assert_close, cpus, open_session, training_step
 from tests.support.oracles import (
     BETAS,
-    DECAY,
     EPSILON,
     ETA,
     MOMENTUM,
@@ -43,7 +42,6 @@ SEED, LEARNING_RATE = 7, 0.01
 OPTIMIZER_FLAGS = {
     'sgd': '',
     'momentum': f'--momentum={MOMENTUM}',
-    'rmsprop': f'--rmsprop_decay={DECAY} --rmsprop_momentum={MOMENTUM} --rmsprop_epsilon={EPSILON}',
     'adam': f'--adam_beta1={BETAS[0]} --adam_beta2={BETAS[1]} --adam_epsilon={EPSILON}',
     'lars': f'--momentum={MOMENTUM} --lars_eta={ETA}',
 }
@@ -174,13 +172,6 @@ def one_tower(
 def model_names(weights: Weights) -> list[str]:
     """Returns the names of the model's own variables."""
     return [name for name in weights if name.endswith(('/kernel', '/bias'))]
-
-
-def assert_equal_weights(weights: Weights, expected: Weights) -> None:
-    """Asserts that the weights are equal to the last bit."""
-    assert weights.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(weights[name], value, name)
 
 
 def assert_trained_alike(after: Weights, expected: Trained) -> None:

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from tests.support.documents import fit, split_line
-from tests.support.images import write_cifar, write_noise
 from tests.support.programs import run_main
 from tf_cnn.machine.this_process import ProcessEnvironment, ThisProcess
 from tf_cnn.plan.parsing import parse_argv
@@ -46,18 +44,6 @@ def read_table() -> Iterator[Row]:
 
 
 TABLE = list(read_table())
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders imagenet/ and cifar10/ of few images."""
-    folder = tmp_path_factory.mktemp('data')
-    (folder / 'imagenet').mkdir()
-    write_noise(folder / 'imagenet', num_validation=12)
-    images = np.random.default_rng(0).integers(0, 256, [20, 32, 32, 3], np.uint8)
-    for subset in ('train', 'validation'):
-        write_cifar(folder / 'cifar10', images, np.arange(20) % 10, subset)
-    return folder
 
 
 def test_each_command_line_gets_its_answer(data, tmp_path):

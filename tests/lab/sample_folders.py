@@ -27,9 +27,6 @@ Devices:     ['/cpu:0']
 20\timages/sec: 80.0 +/- 0.1 (jitter = 0.2)\t7.4
 total images/sec: 80.00
 """
-LOADED: dict[str, Any] = {
-    'warnings': [{'code': 'steal', 'text': 'other virtual machines took 9 %'}]
-}
 
 
 def write(folder: Path | str, document: Mapping[str, Any], day: int = 0) -> None:
@@ -107,23 +104,6 @@ def write_losses(
             write(f'{folder}/{name}', document)
 
 
-def write_pairs(folder: Path | str, rates: Mapping[str, float], count: int) -> None:
-    """Writes three exchanges of each pair of node1, node2 ...; `rates` has those of slow hosts."""
-    names = [f'node{number}' for number in range(1, count + 1)]
-    for first, second in itertools.combinations(names, 2):
-        for rate in rates_around(min(rates.get(first, 100), rates.get(second, 100))):
-            document = sample_document(
-                rate=rate,
-                noise=0,
-                machine={'hostname': first},
-                cluster={'num_workers': 2},
-                run={'role': 'exchange-only'},
-                flags={'exchange_only': True, 'variable_update': 'collective_all_reduce'},
-            )
-            document['workers'][1]['host'] = second
-            write(f'{folder}/{first}+{second}', document)
-
-
 def write_all_folders() -> None:
     """Writes the folders that the table of answers names, below the working directory."""
     for folder in ('base', 'x/results', 'deep/xeon-avx512-2-cores'):
@@ -135,13 +115,13 @@ def write_all_folders() -> None:
     write_runs('two', [60, 61])
     write_runs('short', 50, seconds=[0.01] * 20)
     write_runs('paused', 100, gap=0.1)
-    write_runs('loaded', 50, **LOADED)
+    write_runs('loaded', 50, warnings=[{'code': 'steal', 'text': 'others took 9 %'}])
     write_runs('outlier', [100, 101, 99, 50, 100, 102])
     write_runs('changed', 80, program={'git_commit': f'{"17d1cb91" * 5}-dirty'})
     write_runs('hardly', [100, 100.1, 99.9, 101.5, 100, 100.2])
-    energy: dict[str, Any] = {'source': 'rapl', 'joules': 100.0}
     for folder, joules in (('thirsty', 1.0), ('frugal', 0.7)):
-        write_runs(folder, 100, energy={**energy, 'joules_per_image': joules})
+        energy = {'source': 'rapl', 'joules': 100.0, 'joules_per_image': joules}
+        write_runs(folder, 100, energy=energy)
     write_runs(
         'noted',
         100,
@@ -236,7 +216,18 @@ def write_all_folders() -> None:
     write_document('lost/n9/0.json', sample_failure(reason='n9: ssh cannot connect'))
     write_runs('few/n9', [100, 101], host='n9')
     write_runs('unsteady/n9', [40, 100, 101], host='n9')
-    write_pairs('pairs', {'node4': 20}, 5)
+    for pair in itertools.combinations([f'node{number}' for number in range(1, 6)], 2):
+        for rate in rates_around(20 if 'node4' in pair else 100):
+            document = sample_document(
+                rate=rate,
+                noise=0,
+                machine={'hostname': pair[0]},
+                cluster={'num_workers': 2},
+                run={'role': 'exchange-only'},
+                flags={'exchange_only': True, 'variable_update': 'collective_all_reduce'},
+            )
+            document['workers'][1]['host'] = pair[1]
+            write(f'pairs/{"+".join(pair)}', document)
     # What a gate reads.
     for day in range(12):
         write_runs(f'history/{day}', [100 + day % 3], day=day)

@@ -30,13 +30,6 @@ SLOW, FAST = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / 'a folder'
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-
 def compare(*words: str, code: int = 0) -> tuple[dict[str, Any], list[str]]:
     """Returns the document of a comparison in three rounds, and the lines on standard error."""
     argv = ('compare', *words, '--rounds=3', '--output=out', '--format=json')

@@ -46,8 +46,7 @@ SERVERS = '--variable_update=parameter_server'
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '0,1,2,3')
 
 
@@ -116,6 +115,12 @@ def test_each_mode_has_its_shapes():
             text: Shape.parse(text).unsupported_reason(MODES[mode]) for text in peers + servers
         }
         assert [text for text, reason in reasons.items() if reason is None] == shapes, mode
+    for text, mode, reason in (
+        ('2*1', 'independent', 'independent works within one process'),
+        ('2*1', 'distributed_replicated', 'distributed_replicated needs parameter servers'),
+        ('2*1+1', 'collective_all_reduce', 'collective_all_reduce has no parameter servers'),
+    ):
+        assert Shape.parse(text).unsupported_reason(MODES[mode]) == reason
 
 
 def test_grids_included_rows_and_flags_after_the_dashes():

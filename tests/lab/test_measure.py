@@ -51,13 +51,6 @@ SWEEP = ('sweep', '--grid=batch_size=1,2,3', '--output=out')
 FLAGS = ('--', '--model=lenet', '--device=cpu')
 
 
-@pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / 'a folder'
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-
-
 def sweep(*words: str, code: int = 0) -> tuple[Collection, list[str]]:
     """Returns the contents of the folder, and the lines on standard error."""
     _, err = run_main(*SWEEP, *words, *FLAGS, code=code)

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def _small_program(monkeypatch: pytest.MonkeyPatch) -> None:
     use_fake_program(monkeypatch)
 
 

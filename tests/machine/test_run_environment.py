@@ -16,9 +16,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.machine.cuda_libraries import compile_library
 from tests.support.files import write_files
-from tests.support.machines import MACHINES, use_pynvml
+from tests.support.machines import MACHINES, compile_library, use_pynvml
 from tests.support.programs import ROOT, run_python
 from tf_cnn.machine import cgroups
 from tf_cnn.machine.gpus import describe_gpus, has_nvidia_gpu, visible_indices
@@ -355,12 +354,6 @@ def test_unknown_values_of_a_gpu_are_none(tmp_path, monkeypatch):
     assert describe_gpus() == ([], None)
 
 
-def compile_nvml(folder: Path) -> str:
-    """Compiles NVML for two GPUs, and returns the LD_LIBRARY_PATH with it."""
-    source = ROOT / 'tests/support/nvml_stand_in.c'
-    return str(compile_library(folder, 'libnvidia-ml.so.1', source.read_text()).parent)
-
-
 @pytest.mark.skipif(shutil.which('cc') is None, reason='no C compiler is here')
 def test_gpus_their_energy_and_noise_are_found_with_nvml(tmp_path):
     code = """
@@ -377,7 +370,10 @@ noise.start()
 noise.sample()
 print(json.dumps([describe_gpus(), [*map(energy, ['0', 'GPU-0', '0,1', ''])], noise.stop()]))
 """
-    output = run_python(code, LD_LIBRARY_PATH=compile_nvml(tmp_path)).out
+    # For two GPUs.
+    source = (ROOT / 'tests/support/nvml_stand_in.c').read_text()
+    compile_library(tmp_path, 'libnvidia-ml.so.1', source)
+    output = run_python(code, LD_LIBRARY_PATH=str(tmp_path)).out
     (gpus, driver), energies, noise = json.loads(output)
     assert driver == '550.54.15'
     assert [gpu['uuid'] for gpu in gpus] == ['GPU-05a2', 'GPU-15a2']

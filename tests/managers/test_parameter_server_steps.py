@@ -1,6 +1,7 @@
 """Servers of several tasks in this process: workers take each step together, or each its own."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from models.layers import LayerBuilder
+from models.model_spec import Build
 from tests.managers.worker_graphs import (
     COLLECTIVE,
     NUM_SERVERS,
@@ -21,16 +23,25 @@ from tests.managers.worker_graphs import (
     Replica,
     build,
     servers,
-    train_alone,
     wide,
-    wide_and_normalised,
 )
-from tests.support.graphs import LEARNING_RATE, assert_close, cpus, needed_by, normalised, plain
-from tests.support.oracles import Weights
+from tests.support.graphs import (
+    LEARNING_RATE,
+    FixedInput,
+    assert_close,
+    cpus,
+    make_manager,
+    needed_by,
+    normalised,
+    plain,
+    train_towers,
+    training_step,
+)
+from tests.support.oracles import OPTIMIZERS, Weights
 from tf_cnn.launch.hosts import reserve_addresses
 from tf_cnn.managers.config import VariableConfig
 from tf_cnn.training.checkpoints import join_slices
-from tf_cnn.training.precision import Precision
+from tf_cnn.training.precision import FP32, Precision
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
 
@@ -62,6 +73,35 @@ def test_the_number_of_a_step_is_read_before_and_after_it_is_counted():
     assert any(
         read in needed_by([push]) for push in replica.ops('ResourceAccumulatorApplyGradient')
     )
+
+
+def wide_and_normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
+    x = cnn.batch_norm(cnn.conv(x, 2, 3, 'conv', use_bias=False), 'norm')
+    return wide(cnn, cnn.relu(x), num_classes)
+
+
+@functools.cache
+def train_alone(
+    network: Build,
+    optimizer: str,
+    images: tuple[tuple[int, ...], ...],
+    num_steps: int,
+    precision: Precision = FP32,
+    *,
+    staged: bool = False,
+) -> list[Weights]:
+    """Returns the checkpoint values before and after each step in one process; images has the
+    numbers of each tower.
+    """
+    manager = make_manager('parameter_server', cpus(len(images)), staged=staged)
+    values = train_towers(
+        training_step(network, precision),
+        OPTIMIZERS[optimizer].ours,
+        manager,
+        FixedInput(images),
+        num_steps,
+    )
+    return [weights for (weights,) in values]
 
 
 class Workers:
@@ -237,7 +277,7 @@ def test_workers_that_do_not_wait_skip_their_own_steps_and_share_the_scale(start
 
 
 def test_a_flag_keeps_a_large_variable_whole():
-    """test_bytes_moved.py has its slices without the flag."""
+    """test_worker_graphs.py has its slices without the flag."""
     replica = build(REPLICATED, network=wide, flags=VariableConfig(slice_variables=False))
     assert len(replica.step.slices['hidden/kernel']) == 1
 

@@ -1,6 +1,5 @@
 """The graphs of one worker in every mode of several workers, and their networks."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,9 @@ from tests.support.graphs import (
     cpus,
     make_manager,
     plain,
-    train_towers,
     training_step,
 )
-from tests.support.oracles import OPTIMIZERS, Weights
+from tests.support.oracles import OPTIMIZERS
 from tf_cnn.managers.modes import MODES, Topology
 from tf_cnn.step.exchange import GradientsInMemory
 from tf_cnn.step.step_graph import StepGraph, build_step_graph
@@ -45,11 +43,6 @@ def servers(count: int) -> list[str]:
 def wide(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     """A network with a weight of 1.2 MB, which is too large for one server."""
     return cnn.dense(cnn.relu(cnn.dense(cnn.flatten(x), 4_000, 'hidden')), num_classes, 'logits')
-
-
-def wide_and_normalised(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
-    x = cnn.batch_norm(cnn.conv(x, 2, 3, 'conv', use_bias=False), 'norm')
-    return wide(cnn, cnn.relu(x), num_classes)
 
 
 @dataclass(frozen=True)
@@ -104,27 +97,3 @@ def build(
         )
         step = build_step_graph(computed, OPTIMIZERS[optimizer].ours, manager, pipeline)
     return Replica(graph, manager, step)
-
-
-@functools.cache
-def train_alone(
-    network: Build,
-    optimizer: str,
-    images: tuple[tuple[int, ...], ...],
-    num_steps: int,
-    precision: Precision = FP32,
-    *,
-    staged: bool = False,
-) -> list[Weights]:
-    """Returns the checkpoint values before and after each step in one process; images has the
-    numbers of each tower.
-    """
-    manager = make_manager('parameter_server', cpus(len(images)), staged=staged)
-    values = train_towers(
-        training_step(network, precision),
-        OPTIMIZERS[optimizer].ours,
-        manager,
-        FixedInput(images),
-        num_steps,
-    )
-    return [weights for (weights,) in values]

@@ -14,13 +14,8 @@ from typing import Any
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from models.layers import VariableSource
 from models.model_spec import Network
-from models.networks import Logits, build_network
 from models.registry import MODELS
-from tests.support.graphs import random_weight
-from tests.support.oracles import Weights
-from tf_cnn.inputs.data_sets import DATA_SETS
 
 keras = tf.keras
 layers = keras.layers
@@ -377,51 +372,3 @@ CONFORMANCE = (
         smaller_options={'width': 96, 'num_heads': 3},
     ),
 )
-
-
-def build(
-    model: str,
-    variables: VariableSource,
-    images: Any,
-    data_format: str = 'NHWC',
-    *,
-    is_training: bool = False,
-    dtype: tf.DType = tf.float32,
-) -> Logits:
-    """Builds a network on images. Networks with the same source share variables of the same
-    name.
-    """
-    spec = MODELS.find_model(model)
-    num_classes = DATA_SETS[spec.data_set].num_classes
-    return build_network(
-        spec.network,
-        images,
-        num_classes,
-        variables,
-        data_format,
-        is_training=is_training,
-        dtype=dtype,
-    )
-
-
-def give_weights(model: Any, ours: dict[str, Any]) -> tuple[Weights, int]:
-    """Gives a Keras model random weights; returns them by our names, and the number of those that
-    are trainable.
-
-    `ours` are our variables by name. Convolution biases that our network lacks are set to zero and
-    not returned.
-    """
-    names = list(ours)
-    weights: Weights = {}
-    num_trainable = 0
-    for weight in sorted(model.weights, key=lambda weight: weight.value.number):
-        if weight.name == 'bias' and not names[0].endswith('/bias'):
-            weight.assign(np.zeros(weight.shape))
-            continue
-        name = names.pop(0)
-        weights[name] = random_weight(name, tuple(ours[name].shape))
-        # A pointwise convolution may be a dense layer in the other network.
-        weight.assign(weights[name].reshape(weight.shape))
-        num_trainable += weights[name].size if weight.trainable else 0
-    assert not names
-    return weights, num_trainable

@@ -24,7 +24,6 @@ from models.registry import MODELS
 from tests.support.graphs import (
     DATA_FORMATS,
     evaluate,
-    load,
     one_tower,
     open_session,
     random_weight,
@@ -64,9 +63,10 @@ def compute(
             cnn = LayerBuilder(variables, data_format, is_training=is_training, **settings)
             y = layer(cnn, cnn.images(x))
         y = y if data_format == 'NHWC' else tf.transpose(y, [0, 2, 3, 1])
-        values = {name: each.value for name, each in manager.savable_variables().items()}
+        saved = manager.savable_variables()
+        values = {name: variable.value for name, variable in saved.items()}
         weights = {name: random_weight(name, tuple(value.shape)) for name, value in values.items()}
-        load(session, manager, weights)
+        session.run([saved[name].assign(tf.constant(value)) for name, value in weights.items()])
         fetches = [tf.cast(y, tf.float32), tf.gradients(y, x)[0], manager.assign_ops()]
         output, gradient, _ = session.run(fetches)
         return Computed(output, gradient, weights, session.run(values))

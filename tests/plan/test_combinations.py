@@ -11,9 +11,8 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -70,10 +69,6 @@ _STRANGE = (
     '--flagfile=file --undefok=bogus --undefok --model --ünïcode=1'
 )
 STRANGE = [*_STRANGE.split(), '', '--bogus 3', '--a\nb=1']
-
-
-def right_words() -> list[str]:
-    return [word for spec in FLAGS.values() for word in _right(spec)]
 
 
 def wrong_words() -> list[str]:
@@ -140,7 +135,8 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 
 # Every answer is faster.
 LIMIT_SECS = 5.0
-RIGHT, WRONG = right_words(), wrong_words()
+RIGHT = [word for spec in FLAGS.values() for word in _right(spec)]
+WRONG = wrong_words()
 
 
 @pytest.fixture
@@ -151,13 +147,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv('HOME', str(tmp_path))
     write_noise(tmp_path / 'folder', 10)
-    handler = signal.signal(signal.SIGPROF, _fail)
+    handler = signal.signal(signal.SIGPROF, lambda *_: pytest.fail('it hangs'))
     yield tmp_path
     signal.signal(signal.SIGPROF, handler)
-
-
-def _fail(number: int, frame: FrameType | None) -> None:
-    raise AssertionError('it hangs')
 
 
 def test_every_combination_is_answered(place, request):
@@ -196,25 +188,21 @@ def test_every_combination_is_answered(place, request):
             ([*words[1::3], '--device=cpu'], {}),
             (words[2::3], {}),
         ):
-            answers[_answer(argv, around)] += 1
+            try:
+                with _restored_process():
+                    parsed = parse_argv(argv)
+                    plan = make_plan(parsed.params, ProcessEnvironment(around))
+            except BenchmarkError as error:
+                _check_refusal(error.lines, argv, around)
+                answers['refused' if isinstance(error, UsageError) else 'failed'] += 1
+            else:
+                _check_nothing_changed(argv, parsed, plan, around)
+                answers['plan' if isinstance(plan, Plan) else 'server'] += 1
 
     answer()
     print(f'{answers.total()} combinations: {dict(answers)}')
     # The words must lead to plans and refusals alike.
     assert min(answers['plan'], answers['refused']) >= number / 20, answers
-
-
-def _answer(argv: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Checks the answer to a command line; returns its kind."""
-    try:
-        with _restored_process():
-            parsed = parse_argv(argv)
-            plan = make_plan(parsed.params, ProcessEnvironment(environ))
-    except BenchmarkError as error:
-        _check_refusal(error.lines, argv, environ)
-        return 'refused' if isinstance(error, UsageError) else 'failed'
-    _check_nothing_changed(argv, parsed, plan, environ)
-    return 'plan' if isinstance(plan, Plan) else 'server'
 
 
 @contextlib.contextmanager
@@ -248,7 +236,7 @@ def _check_nothing_changed(
     argv: Sequence[str], parsed: ParsedFlags, plan: Plan | ServerPlan, environ: Mapping[str, str]
 ) -> None:
     """Each flag has its value in the settings and in the plan, or a warning names it."""
-    warnings = [*parsed.warnings, *plan.warnings]
+    warnings = '\n'.join([*parsed.warnings, *plan.warnings])
     everything: list[Params] = [parsed.params]
     if isinstance(plan, Plan) and not is_evaluator(environ):
         everything.append(plan.unresolved)
@@ -256,7 +244,7 @@ def _check_nothing_changed(
     for name, text in texts.items():
         value = FLAGS[name].read(text)
         # --num_gpus=0 is one device of the CPU.
-        if _is_warned_of(name, warnings) or (name, value) == ('num_gpus', 0):
+        if re.search(rf'--(no)?{name}(?!\w)', warnings) or (name, value) == ('num_gpus', 0):
             continue
         if name in SPECS:
             for params in everything:
@@ -268,10 +256,6 @@ def _check_nothing_changed(
             assert ours == value or any(
                 meant in str(ours) for meant in ('nccl', 'fp16', 'tf_data')
             ), (name, text)
-
-
-def _is_warned_of(name: str, warnings: Iterable[str]) -> bool:
-    return any(re.search(rf'--(no)?{name}(?!\w)', line) for line in warnings)
 
 
 # Flags that a run of a few steps in this process cannot have: another length or role, other
@@ -293,8 +277,16 @@ def test_a_plan_can_be_run(place, request, capsys):
     number = max(1, request.config.getoption('--combinations') // 1250)
     draw = random.Random(request.config.getoption('--combinations_seed'))
     words = [word for word in RIGHT if not _NOT_RUN.match(word)]
-    for _ in range(number):
-        argv = _draw_runnable(draw, words)
+    while number:
+        # For 1 to 4 devices.
+        argv = [*draw.sample(words, draw.randint(2, 6)), *SHORT.split()]
+        argv.append(f'--num_gpus={draw.randint(1, 4)}')
+        try:
+            with _restored_process():
+                make_plan(parse_argv(argv).params, ProcessEnvironment({}))
+        except BenchmarkError:
+            continue
+        number -= 1
         with _restored_process(limit_secs=60.0):
             code = tf_cnn_benchmarks.main(argv)
         out, err = capsys.readouterr()
@@ -302,13 +294,3 @@ def test_a_plan_can_be_run(place, request, capsys):
         (total,) = re.findall(r'^total images/sec: (\d+\.\d\d)$', out, re.MULTILINE)
         assert math.isfinite(float(total)), (argv, out)
         assert re.findall(r'^(\d+)\timages/sec: ', out, re.MULTILINE)[-1] == '3', (argv, out)
-
-
-def _draw_runnable(draw: random.Random, words: Sequence[str]) -> list[str]:
-    """Returns an accepted command line of 2 to 6 of the words, for 1 to 4 devices."""
-    while True:
-        flags = draw.sample(words, draw.randint(2, 6))
-        argv = [*flags, *SHORT.split(), f'--num_gpus={draw.randint(1, 4)}']
-        with contextlib.suppress(BenchmarkError), _restored_process():
-            make_plan(parse_argv(argv).params, ProcessEnvironment({}))
-            return argv

@@ -76,7 +76,7 @@ def test_wrong_use_is_refused_without_tensorflow_in_one_answer(tmp_path):
     (tmp_path / 'linked' / 'train-00001-of-00002').symlink_to('nothing')
     cases = REFUSED if has_nvidia_gpu() else {**REFUSED, **WITHOUT_GPU}
     command = [sys.executable, '-c', SCRIPT, json.dumps([*cases])]
-    process = run_process(command, tmp_path, 60, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
+    process = run_process(command, tmp_path, PYTHONPATH=str(ROOT), HOME=str(tmp_path))
     for (argv, beginnings), (code, out, err, has_tensorflow) in zip(
         cases.items(), json.loads(process.out), strict=True
     ):

@@ -15,7 +15,6 @@ from tests.support.outputs import check_line, refused
 from tests.support.runs import params_of
 from tf_cnn.machine.missing_gpu import explain_missing_gpu
 from tf_cnn.machine.this_process import THIS_PROCESS, ProcessEnvironment
-from tf_cnn.plan.params import RuleContext
 from tf_cnn.plan.plan import Plan, make_plan
 from tf_cnn.run.banner import make_banner
 
@@ -129,21 +128,7 @@ def test_the_users_variables_win_and_a_contradicting_flag_is_named(set_gpus, mon
     assert threads_of(plan) == (0, 0)
 
 
-def test_flags_for_gpus_are_named_as_ignored_on_cpus(set_gpus):
-    alone = RuleContext(is_single_process=True, is_residual=False)
-
-    def ignored(flags: str) -> list[str]:
-        return params_of(flags).ignored_flag_warnings(alone)
-
-    names = ('gpu_thread_mode', 'per_gpu_thread_count', 'batchnorm_persistent', 'tf32')
-    flags = '--gpu_thread_mode=global --per_gpu_thread_count=4 --nobatchnorm_persistent --notf32'
-    for line, name in zip(ignored(f'--device=cpu {flags}'), names, strict=True):
-        check_line(line, f'--{name}=', 'CPU')
-    assert ignored('--gpu_thread_mode=gpu_shared --notf32') == []
-    # The GPUs share the threads of all.
-    (line,) = ignored('--gpu_thread_mode=global --per_gpu_thread_count=4')
-    check_line(line, '--per_gpu_thread_count=4', '--gpu_thread_mode=global')
-    # The run finds no GPU.
+def test_a_flag_for_gpus_is_named_as_ignored_where_the_run_finds_none(set_gpus):
     set_gpus()
     (line,) = plan_of('--notf32').warnings
     check_line(line, '--tf32=False', 'CPU')

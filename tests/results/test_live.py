@@ -138,7 +138,7 @@ def test_without_control_sequences_progress_is_lines():
     with Terminal(command(code), TERM='dumb') as terminal:
         terminal.read(until=None)
         assert terminal.written == b'Building\r\nc\r\n'
-    assert run_process(command(code), ROOT, 60.0) == (0, 'c\n', 'Building\n')
+    assert run_process(command(code), ROOT) == (0, 'c\n', 'Building\n')
 
 
 def test_the_steps_so_far_give_the_time_left(monkeypatch):

@@ -33,10 +33,6 @@ def network(cnn: LayerBuilder, x: Any, num_classes: int) -> Any:
     return cnn.dense(x, num_classes, 'logits')
 
 
-def exact_losses(flags: str) -> list[str]:
-    return [loss.hex() for loss in losses(f'--deterministic {flags}')]
-
-
 def main(*flags_of_runs: str) -> None:
     """Prints the losses of each run as JSON."""
     for data_set, size in (('cifar10', 32), ('imagenet', 64)):
@@ -44,7 +40,9 @@ def main(*flags_of_runs: str) -> None:
         register_model(
             name, network, data_set=data_set, image_size=size, batch_size=4, learning_rate=0.05
         )
-    print(json.dumps([exact_losses(flags) for flags in flags_of_runs]))
+    runs = [losses(f'--deterministic {flags}') for flags in flags_of_runs]
+    # As hexadecimal digits losses are exact.
+    print(json.dumps([[loss.hex() for loss in run] for run in runs]))
     # TensorFlow keeps this setting until the process ends.
     with refused('--deterministic=False', '--deterministic=True'):
         make_benchmark(NETWORK)

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ from models.networks import label_ranks
 from models.registry import MODELS, register_model
 from preprocessing import ImageOptions
 from tests.support.files import quoted
-from tests.support.graphs import cpus, linear, open_session, training_step
+from tests.support.graphs import cpus, linear, normalised, open_session, training_step
 from tests.support.images import encoded, example, write_mnist, write_shard
 from tests.support.outputs import check_line, check_warning, failed, refused
 from tests.support.programs import launched
@@ -55,27 +55,18 @@ pytestmark = [pytest.mark.graph, pytest.mark.long]
 NUM_VALIDATION, BATCH, SIZE = 23, 4, 28
 
 
-def with_batch_norm(cnn: Any, images: Any, num_classes: int) -> Any:
-    x = cnn.relu(cnn.batch_norm(cnn.conv(images, 8, 3, 'conv', strides=2), 'bn'))
-    return linear(cnn, cnn.max_pool(x, 2, 2), num_classes)
+@pytest.fixture
+def with_head(forget_models: None) -> None:
+    """Registers a network with an auxiliary head in training."""
 
+    def build(cnn: Any, images: Any, num_classes: int) -> Any:
+        auxiliary = None
+        if cnn.is_training:
+            with cnn.scope('auxiliary'):
+                auxiliary = normalised(cnn, images, num_classes)
+        return linear(cnn, images, num_classes), auxiliary
 
-def with_head_in_training(cnn: Any, images: Any, num_classes: int) -> Any:
-    auxiliary = None
-    if cnn.is_training:
-        with cnn.scope('auxiliary'):
-            auxiliary = with_batch_norm(cnn, images, num_classes)
-    return linear(cnn, images, num_classes), auxiliary
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _models() -> Iterator[None]:
-    networks = (linear, with_batch_norm, with_head_in_training)
-    for network in networks:
-        register_model(network.__name__, network, data_set='mnist', image_size=SIZE)
-    register_model('linear_on_records', linear, image_size=SIZE)
-    yield
-    MODELS.unregister('linear_on_records', *(network.__name__ for network in networks))
+    register_model('with_head', build, data_set='mnist', image_size=SIZE)
 
 
 @pytest.fixture(scope='module')
@@ -176,7 +167,7 @@ def test_every_image_counts_once_as_numpy_counts_and_summaries_have_the_accuraci
     ],
 )
 def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, digits, tmp_path):
-    model = '--model=with_batch_norm'
+    model = '--model=normalised'
     steps = '--batch_size=2 --num_batches=1 --eval_during_training_at_specified_steps=2'
     flags = f'{model} {steps} {mode} --num_gpus=2 --eval_batch_size=8'
     [during] = train(digits, flags, train_dir=tmp_path).result.evaluations
@@ -197,22 +188,6 @@ def test_every_mode_evaluates_during_training_as_from_its_checkpoint(mode, digit
 def test_flags_limit_the_number_of_images(flags, num_images, trained, digits):
     [accuracy] = evaluate(trained, digits, flags)
     assert accuracy.num_images == num_images
-
-
-@pytest.mark.parametrize(
-    ('flags', 'num_examples', 'num_passes'),
-    [
-        ('--num_eval_batches=2 --num_epochs=3', 2 * BATCH, None),
-        ('--num_eval_epochs=0.5 --num_batches=1', None, 0.5),
-    ],
-)
-def test_flags_of_evaluations_precede_flags_of_steps(
-    flags, num_examples, num_passes, trained, digits
-):
-    flags = f'--model=linear --eval --eval_batch_size={BATCH} {flags}'
-    evaluations = plan_of(flags, train_dir=trained, data_dir=digits).evaluations
-    assert evaluations
-    assert (evaluations.num_examples, evaluations.num_passes) == (num_examples, num_passes)
 
 
 def test_training_stops_at_the_requested_accuracy(digits, tmp_path):
@@ -294,7 +269,8 @@ def test_a_file_in_the_place_of_checkpoints_is_refused(digits):
         evaluate(digits / 'train-images-idx3-ubyte', digits, '--eval_interval_secs=1')
 
 
-@pytest.mark.parametrize('model', ['with_batch_norm', 'with_head_in_training'])
+@pytest.mark.usefixtures('with_head')
+@pytest.mark.parametrize('model', ['normalised', 'with_head'])
 def test_a_forward_only_run_prints_the_rate_and_the_accuracy_of_a_checkpoint(
     model, digits, tmp_path
 ):
@@ -312,8 +288,8 @@ def test_forward_only_refuses_a_checkpoint_of_another_model_and_constants_in_a_c
     trained, digits
 ):
     for flags in ('', '--freeze_when_forward_only'):
-        with failed(trained, 'another model', 'bn/beta'):
-            infer(trained, digits, f'--model=with_batch_norm {flags}')
+        with failed(trained, 'another model', 'norm/beta'):
+            infer(trained, digits, f'--model=normalised {flags}')
     hosts = '--ps_hosts=127.0.0.1:1 --worker_hosts=127.0.0.1:2 --job_name=worker --task_index=0'
     with refused('--freeze_when_forward_only', f'--train_dir={trained}'):
         plan_of(f'--forward_only --freeze_when_forward_only {hosts}', train_dir=trained)
@@ -369,12 +345,13 @@ def test_runs_warn_of_a_newest_checkpoint_without_a_file_and_use_another(trained
     )
 
 
+@pytest.mark.usefixtures('with_head')
 def test_evaluation_ignores_variables_that_only_training_has(digits, tmp_path):
-    model = '--model=with_head_in_training'
+    model = '--model=with_head'
     steps = '--num_batches=1 --eval_during_training_at_specified_steps=2 --optimizer=momentum'
     [during] = train(digits, f'{model} {steps}', train_dir=tmp_path).result.evaluations
     names = {name for name, _ in tf.train.list_variables(str(tmp_path))}
-    assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/bn/moving_mean'}
+    assert names >= {'auxiliary/logits/kernel/momentum', 'auxiliary/norm/moving_mean'}
     [after] = evaluate(tmp_path, digits, model)
     assert counts(during) == counts(after)
     # Other networks do not expect these variables.

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from preprocessing import ImageOptions
 from tests.support.graphs import cpus, open_session
 from tests.support.images import encoded, example, write_cifar, write_shard
-from tests.support.outputs import check_warning, warnings_in
+from tests.support.outputs import check_warning, refused, warnings_in
 from tests.support.programs import run_python
 from tests.support.runs import document_in, run_benchmark
 from tf_cnn.inputs.data_sets import find_shards
@@ -74,6 +74,8 @@ def test_the_output_names_stages_that_a_pipeline_lacks(tmp_path):
     document, _, err = run(cifar, tmp_path, '--model=trivial --input_only=decode')
     assert [row['stage'] for row in document['input']['stages']] == [READ]
     check_warning(err, '--input_only=decode', 'read')
+    with refused('--input_only=read', '--input_only=transfer'):
+        run(cifar, tmp_path, '--model=trivial --input_only=read --input_pipeline=feed_dict')
     flags = '--model=trivial --input_only=transfer --target_seconds=0.05'
     document, out, _ = run(cifar, tmp_path, flags, num_batches=None)
     assert [row['stage'] for row in document['input']['stages']] == [READ, PREPROCESS, TRANSFER]

@@ -16,7 +16,6 @@ from google.protobuf import text_format
 from tensorflow.core.framework.step_stats_pb2 import StepStats
 from tensorflow.core.profiler.tfprof_log_pb2 import ProfileProto
 
-from models.registry import MODELS, register_model
 from tests.support.outputs import check_warning
 from tests.support.runs import BenchmarkRun, run_benchmark, values_in
 from tf_cnn.graph.event_files import write_scalars
@@ -127,17 +126,6 @@ def test_scalars_written_within_one_second_do_not_replace_each_other(tmp_path):
     assert [step for step, _ in summaries_in(tmp_path)] == list(range(12))
 
 
-@pytest.fixture(scope='module', autouse=True)
-def _model() -> Iterator[None]:
-    def build(cnn: Any, images: Any, num_classes: int) -> Any:
-        x = cnn.max_pool(cnn.relu(cnn.conv(images, 4, 3, 'conv', strides=2)), 2, 2)
-        return cnn.dense(cnn.flatten(x), num_classes, 'logits')
-
-    register_model('small', build, image_size=28)
-    yield
-    MODELS.unregister('small')
-
-
 def read_summaries(folder: Path) -> dict[str, dict[int, Any]]:
     """Returns the summaries in a folder by tag and step."""
     summaries: dict[str, dict[int, Any]] = {}
@@ -154,7 +142,7 @@ SCALARS = {'total_loss', 'images_per_second', 'learning_rate', 'top_1_accuracy',
 
 
 def test_summaries_have_the_scalars_of_their_steps_and_histograms_of_all_weights(tmp_path):
-    flags = f'--model=small {TOWERS} --save_summaries_steps=2 --summary_verbosity=3'
+    flags = f'--model=convolved_on_records {TOWERS} --save_summaries_steps=2 --summary_verbosity=3'
     checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20 --print_training_accuracy'
     result, _, err = run(f'{flags} {checkpoints}', train_dir=tmp_path)
     summaries = read_summaries(tmp_path)
@@ -180,8 +168,9 @@ def test_summaries_have_the_scalars_of_their_steps_and_histograms_of_all_weights
 
 
 def test_a_session_call_of_several_steps_has_one_histogram_which_its_last_step_names(tmp_path):
-    flags = '--model=small --save_summaries_steps=2 --summary_verbosity=2 --steps_per_run=4'
-    run(f'{flags} --num_batches=7 --save_model_steps=1 --max_ckpts_to_keep=20', train_dir=tmp_path)
+    flags = '--model=convolved_on_records --save_summaries_steps=2 --summary_verbosity=2'
+    checkpoints = '--save_model_steps=1 --max_ckpts_to_keep=20'
+    run(f'{flags} --steps_per_run=4 --num_batches=7 {checkpoints}', train_dir=tmp_path)
     summaries = read_summaries(tmp_path)
     assert [*summaries['total_loss']] == [4, 6, 8]
     assert [*summaries['variables/conv/kernel']] == [6, 9]
@@ -192,7 +181,7 @@ def test_a_session_call_of_several_steps_has_one_histogram_which_its_last_step_n
 def test_a_tensor_with_an_infinity_has_no_histogram_and_a_warning_counts_it(tmp_path):
     # The loss scale skips every step.
     flags = '--precision=fp16 --fp16_enable_auto_loss_scale --fp16_loss_scale=1e30'
-    flags = f'--model=small --save_summaries_steps=2 --summary_verbosity=3 {flags}'
+    flags = f'--model=convolved_on_records --save_summaries_steps=2 --summary_verbosity=3 {flags}'
     result, _, err = run(flags, train_dir=tmp_path)
     assert result.is_complete
     tags = read_summaries(tmp_path).keys()
@@ -240,7 +229,7 @@ def test_a_profile_has_the_steps_of_its_flag(tmp_path):
 
 def test_a_warning_says_that_the_steps_of_a_profile_did_not_come(tmp_path):
     stopped = '--eval_during_training_every_n_steps=1 --stop_at_top_1_accuracy=0'
-    flags = f'--model=small --profile_steps=2,4 --num_eval_batches=1 {stopped}'
+    flags = f'--model=convolved_on_records --profile_steps=2,4 --num_eval_batches=1 {stopped}'
     err = run(flags, profile_dir=tmp_path).err
     check_warning(err, '0', '--profile_steps')
     assert not list(tmp_path.glob('plugins/profile/*/*.xplane.pb'))
@@ -295,7 +284,7 @@ def test_a_run_logs_every_number_that_it_prints(logged):
 
 def test_a_second_run_appends_its_numbers(tmp_path):
     for _ in range(2):
-        run_benchmark('--model=small --num_batches=1', benchmark_log_dir=tmp_path)
+        run_benchmark('--model=convolved_on_records --num_batches=1', benchmark_log_dir=tmp_path)
     assert len(lines_of(tmp_path / 'metric.log')) == 2 * 3
     assert [run['test_id'] for run in lines_of(tmp_path / 'benchmark_run.log')] == [None]
 

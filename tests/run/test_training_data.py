@@ -1,11 +1,8 @@
 """Runs that train and evaluate on data sets on disk, also with images that stay on the device or
-that Python feeds.
+that Python feeds, by the pipeline and the preprocessing that flags choose.
 """
 
-import io
 import shutil
-from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,17 +11,24 @@ import numpy as np
 import psutil
 import pytest
 import tensorflow.compat.v1 as tf
-from PIL import Image
 
-from models.registry import MODELS, register_model
-from tests.support.graphs import linear
-from tests.support.images import write_mnist
-from tests.support.outputs import check_warning, refused
+from models.registry import register_model
+from tests.support.files import write_files
+from tests.support.images import (
+    encoded,
+    example,
+    write_mnist,
+    write_noise,
+    write_shard,
+    write_shards_of,
+)
+from tests.support.outputs import check_warning, failed, refused
 from tests.support.runs import BenchmarkRun, document_in, losses, params_of, plan_of, run_benchmark
-from tf_cnn.cli import records
+from tf_cnn.inputs.layout import shard_name
 from tf_cnn.step.make_input import make_input
 
 pytestmark = [pytest.mark.graph, pytest.mark.long]
+
 
 LABELS = np.arange(40) % 4
 # The places of two bars are the class.
@@ -32,14 +36,6 @@ DIGITS = np.zeros([40, 28, 28], np.uint8)
 for _digit, _label in zip(DIGITS, LABELS, strict=True):
     _digit[4 + 6 * _label : 8 + 6 * _label] = 255
     _digit[:, 20 - 5 * _label : 23 - 5 * _label] = 255
-
-
-@pytest.fixture(scope='module', autouse=True)
-def _models() -> Iterator[None]:
-    register_model('linear', linear, data_set='mnist', image_size=28)
-    register_model('linear_on_records', linear, image_size=28)
-    yield
-    MODELS.unregister('linear', 'linear_on_records')
 
 
 # Graph passes take longer than the steps.
@@ -63,15 +59,12 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope='module')
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Converts the digits into shards of images of 14 x 14 pixels."""
-    tmp = tmp_path_factory.mktemp('shards')
-    for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True)):
-        (tmp / 'photos' / f'class{label}').mkdir(parents=True, exist_ok=True)
-        Image.fromarray(digit[::2, ::2]).save(tmp / 'photos' / f'class{label}' / f'{number}.png')
-    with redirect_stdout(io.StringIO()):
-        records.main(
-            [f'--input={tmp}/photos', f'--output={tmp}/out', '--num_processes=1', '--shards=2']
-        )
-    return tmp / 'out'
+    folder = tmp_path_factory.mktemp('shards')
+    files = {
+        f'class{label}/{number}.png': encoded(digit[::2, ::2], 'PNG')
+        for number, (digit, label) in enumerate(zip(DIGITS, LABELS, strict=True))
+    }
+    return write_shards_of(write_files(folder / 'photos', files), folder / 'out', '--shards=2')
 
 
 @pytest.mark.parametrize(
@@ -184,3 +177,75 @@ def test_images_that_do_not_fit_into_memory_are_refused_with_both_numbers(
     flags = f'--input_pipeline={pipeline} --augmentation=none --data_name=imagenet'
     with refused(f'--input_pipeline={pipeline}', 16 * 28 * 28 * 3, 30 * 1024):
         run_benchmark(flags, data_dir=noise)
+
+
+# ---- pipelines and preprocessing -----------------------------------------------------------------
+
+
+STILL = '--init_learning_rate=0 --weight_decay=0'
+
+
+def run_few(data_dir: Path, flags: str, **values: Any) -> BenchmarkRun:
+    return run_benchmark(
+        # Graph passes take longer than the steps.
+        f'--num_batches=6 --num_warmup_batches=0 --noenable_optimizations {flags}',
+        data_dir=data_dir,
+        **values,
+    )
+
+
+@pytest.mark.parametrize('flags', [STILL, '--forward_only'])
+def test_the_preprocessing_changes_what_the_model_sees(noise, flags):
+    preprocessings = ('', '--ml_perf', '--input_preprocessor=official_models_imagenet')
+    plain, ml_perf, official = (
+        run_few(noise, f'--use_datasets {flags} {preprocessing}').losses
+        for preprocessing in preprocessings
+    )
+    assert plain != pytest.approx(ml_perf, rel=1e-5)
+    assert plain != pytest.approx(official, rel=1e-5)
+    # Both subtract the means, and training takes the same random parts of an image.
+    assert (ml_perf == pytest.approx(official, rel=1e-5)) == (flags == STILL)
+
+
+def darkness(cnn: Any, images: Any, num_classes: int) -> Any:
+    """Predicts class 1 for pixels below -50, that is, for black minus the mean colour; else 0."""
+    is_dark = tf.reduce_mean(images, axis=[1, 2, 3]) < -50
+    return 1e-6 * cnn.dense(cnn.flatten(images), num_classes, 'fc') + tf.one_hot(
+        tf.cast(is_dark, tf.int32), num_classes
+    )
+
+
+@pytest.mark.usefixtures('forget_models')
+@pytest.mark.parametrize('ml_perf', [False, True])
+def test_training_and_evaluations_normalise_alike(tmp_path, ml_perf):
+    register_model('darkness', darkness, image_size=16)
+    black = np.zeros([16, 16, 3], np.uint8)
+    for subset in ('train', 'validation'):
+        write_shard(
+            tmp_path / shard_name(subset, 0, 1), [example(encoded(black), int(ml_perf))] * 4
+        )
+    flags = f'--model=darkness --num_batches=1 --ml_perf={ml_perf}'
+    trained = tmp_path / 'trained'
+    result = run_few(
+        tmp_path,
+        f'{flags} {STILL} --print_training_accuracy --eval_during_training_every_n_steps=1',
+        train_dir=trained,
+    ).result
+    assert result.steps.top_1 == [1.0]
+    assert [row.top_1 for row in result.evaluations] == [1.0]
+    (alone,) = run_benchmark(
+        f'{flags} --eval', data_dir=tmp_path, train_dir=trained
+    ).result.evaluations
+    assert alone.top_1 == 1.0
+
+
+@pytest.mark.parametrize(
+    'bad', [b'no picture', encoded(np.zeros([8, 8, 3], np.uint8))], ids=['no JPEG', 'label']
+)
+def test_a_bad_record_ends_the_run_with_what_names_it(tmp_path, bad):
+    write_noise(tmp_path, 10)
+    shard = tmp_path / shard_name('train', 0, 1)
+    write_shard(shard, [example(encoded(np.zeros([8, 8, 3], np.uint8)), 1), example(bad, 1001)])
+    for flags in ('--use_datasets', '--input_pipeline=device --augmentation=none'):
+        with failed(f'--data_dir={tmp_path}', 'records', f'--check={tmp_path}'):
+            run_few(tmp_path, flags)

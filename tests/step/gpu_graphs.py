@@ -10,9 +10,7 @@ from typing import Any
 from unittest import mock
 
 import tensorflow.compat.v1 as tf
-from tensorflow.core.protobuf.device_properties_pb2 import DeviceProperties, NamedDevice
 from tensorflow.python.framework import kernels
-from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tests.support.graphs import needed_by
 from tf_cnn.machine.this_process import ProcessEnvironment
@@ -97,35 +95,6 @@ def build_on_gpus(num_gpus: int = 1, *, task_index: int = 0, **flags: Any) -> Gp
     fetched = tf.nest.flatten(step_graph.fetches.as_dict())
     step = needed_by([value if isinstance(value, tf.Operation) else value.op for value in fetched])
     return GpuGraph(plan, graph, step_graph, frozenset(step))
-
-
-def optimize(gpu_graph: GpuGraph, capability: str) -> tf.GraphDef:
-    """Returns the graph of a step after TensorFlow's graph passes, for a GPU of this compute
-    capability, such as '9.0', and after the layout pass, which a run does not have.
-    """
-    with gpu_graph.graph.as_default():
-        meta_graph = tf.train.export_meta_graph()
-    fetches = tf.nest.flatten(gpu_graph.step_graph.fetches.as_dict())
-    names = [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in fetches]
-    meta_graph.collection_def['train_op'].node_list.value.extend(names)
-    config = tf.ConfigProto(graph_options=gpu_graph.plan.session.config.graph_options)
-    rewrites = config.graph_options.rewrite_options
-    # Small graphs are optimized, too.
-    rewrites.min_graph_nodes = -1
-    rewrites.layout_optimizer = rewrites.ON
-    environment = {'architecture': capability, 'cuda': '12050', 'cudnn': '90300'}
-    gpu = DeviceProperties(
-        type='GPU', num_cores=132, frequency=1700, memory_size=80 << 30, environment=environment
-    )
-    host = DeviceProperties(type='CPU', num_cores=16, frequency=2000, memory_size=64 << 30)
-    task = '/job:localhost/replica:0/task:0/device:'
-    devices = [
-        NamedDevice(name=f'{task}{properties.type}:0', properties=properties)
-        for properties in (gpu, host)
-    ]
-    return tf_optimizer.OptimizeGraph(
-        config, meta_graph, verbose=False, cluster=cluster.Cluster(devices=devices)
-    )
 
 
 @functools.cache

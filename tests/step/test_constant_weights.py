@@ -3,6 +3,7 @@ batch norm.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,43 +47,6 @@ class RandomWeights(NetworkValues):
         return tf.constant(self.values[name])
 
 
-def plain_logits(network: Network, images: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Returns the logits without graph passes, and the weights."""
-    weights = RandomWeights()
-    with tf.Graph().as_default(), open_session() as session:
-        logits = build_network(
-            network, tf.constant(images), NUM_CLASSES, weights, 'NHWC', is_training=False
-        ).logits
-        return session.run(logits), weights.values
-
-
-def frozen_logits(
-    network: Network, images: Any, weights: Mapping[str, Any], data_format: str, dtype: tf.DType
-) -> tuple[Any, set[str]]:
-    """Returns the logits with a run's graph passes, and the types of the ops that ran."""
-    plan = plan_of(
-        '--model=resnet20 --device=cpu --forward_only --freeze_when_forward_only '
-        f'--data_format={data_format}'
-    )
-    metadata = tf.RunMetadata()
-    with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
-        source = FrozenNetwork(weights, dtype).constants_for('/cpu:0')
-        logits = build_network(
-            network,
-            # With a constant, TensorFlow would fold the whole network.
-            tf.placeholder_with_default(images, images.shape),
-            NUM_CLASSES,
-            source,
-            data_format,
-            is_training=False,
-            dtype=dtype,
-        ).logits
-    with tf.Session(graph=graph, config=plan.session.config) as session:
-        options = tf.RunOptions(output_partition_graphs=True)
-        values = session.run(logits, options=options, run_metadata=metadata)
-    return values, {node.op for part in metadata.partition_graphs for node in part.node}
-
-
 def twice(cnn: Any, x: Any, num_classes: int) -> Any:
     """Has batch norms that do not fold into a convolution: after a sum, and after an output that is
     used twice.
@@ -114,15 +78,40 @@ NETWORKS: Mapping[str, Network] = {
 
 @pytest.mark.parametrize('name', NETWORKS)
 def test_constants_give_the_logits_of_batch_norm(name):
-    network, images = NETWORKS[name], random_images((8, 8, 3))
-    plain, weights = plain_logits(network, images)
-    for data_format in DATA_FORMATS if name != 'trivial' else ('NHWC',):
-        logits, op_types = frozen_logits(network, images, weights, data_format, tf.float32)
-        np.testing.assert_allclose(logits, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
+    network, images, variables = NETWORKS[name], random_images((8, 8, 3)), RandomWeights()
+    # Without graph passes.
+    with tf.Graph().as_default(), open_session() as session:
+        logits = build_network(
+            network, tf.constant(images), NUM_CLASSES, variables, 'NHWC', is_training=False
+        ).logits
+        plain, weights = session.run(logits), variables.values
+    for data_format, dtype in (*product(DATA_FORMATS, [tf.float32]), ('NHWC', tf.bfloat16)):
+        if (name, data_format) == ('trivial', 'NCHW'):
+            continue
+        flags = f'--forward_only --freeze_when_forward_only --data_format={data_format}'
+        # With a run's graph passes.
+        config = plan_of(f'--model=resnet20 --device=cpu {flags}').session.config
+        with tf.Graph().as_default() as graph, tf.device('/cpu:0'):
+            logits = build_network(
+                network,
+                # With a constant, TensorFlow would fold the whole network.
+                tf.placeholder_with_default(images, images.shape),
+                NUM_CLASSES,
+                FrozenNetwork(weights, dtype).constants_for('/cpu:0'),
+                data_format,
+                is_training=False,
+                dtype=dtype,
+            ).logits
+        metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+        with tf.Session(graph=graph, config=config) as session:
+            frozen = session.run(logits, options=options, run_metadata=metadata)
+        if dtype == tf.bfloat16:
+            # It has 8 bits, and layers add up their errors.
+            assert np.abs(frozen - plain).mean() < 0.05 * np.abs(plain).max()
+            continue
+        np.testing.assert_allclose(frozen, plain, rtol=1e-3, atol=1e-3 * np.abs(plain).max())
+        op_types = {node.op for part in metadata.partition_graphs for node in part.node}
         assert not {op_type for op_type in op_types if 'BatchNorm' in op_type}
-    in_16_bits, _ = frozen_logits(network, images, weights, 'NHWC', tf.bfloat16)
-    # bfloat16 has 8 bits, and layers add up their errors.
-    assert np.abs(in_16_bits - plain).mean() < 0.05 * np.abs(plain).max()
 
 
 @pytest.fixture

@@ -237,24 +237,6 @@ def test_copies_to_gpus_come_from_ops_that_allocate_no_memory(noise, flags, prod
 # ---- collectives ---------------------------------------------------------------------------------
 
 
-def order_of_collectives(gpu_graph: GpuGraph) -> list[tuple[int, str]]:
-    """Returns the instance keys and shapes of the all-reduces in their order.
-
-    Fails unless each waits for the one before it.
-    """
-    waits: dict[tuple[int, str], list[int]] = {}
-    for op in gpu_graph.of_type('CollectiveReduce'):
-        before, shape = list(op.get_attr('wait_for')), str(op.inputs[0].shape)
-        # All towers of a process agree.
-        assert waits.setdefault((op.get_attr('instance_key'), shape), before) == before
-    order: list[tuple[int, str]] = []
-    while len(order) < len(waits):
-        last = [key for key, _ in order[-1:]]
-        (next_reduce,) = [reduce for reduce, before in waits.items() if before == last]
-        order.append(next_reduce)
-    return order
-
-
 # The gradients of four layers and of the last kernel and bias.
 @pytest.mark.parametrize(
     ('flags', 'num_sums'),
@@ -262,13 +244,26 @@ def order_of_collectives(gpu_graph: GpuGraph) -> list[tuple[int, str]]:
     ids=str,
 )
 def test_all_workers_start_nccl_sums_in_the_same_order_from_the_last_layer(flags, num_sums):
-    first, second = (
-        build_small(2, 'collective_all_reduce', task_index=index, **flags) for index in (0, 1)
-    )
-    order = order_of_collectives(first)
-    assert order == order_of_collectives(second)
-    assert len(order) == num_sums
-    assert [key for key, _ in order] == sorted((key for key, _ in order), reverse=True)
+    # The instance keys and shapes of the sums of each worker.
+    orders: list[list[tuple[int, str]]] = []
+    for index in range(2):
+        gpu_graph = build_small(2, 'collective_all_reduce', task_index=index, **flags)
+        waits: dict[tuple[int, str], list[int]] = {}
+        for op in gpu_graph.of_type('CollectiveReduce'):
+            before, shape = list(op.get_attr('wait_for')), str(op.inputs[0].shape)
+            # All towers of a process agree.
+            assert waits.setdefault((op.get_attr('instance_key'), shape), before) == before
+        order: list[tuple[int, str]] = []
+        while len(order) < len(waits):
+            # Each waits for the one before it.
+            last = [key for key, _ in order[-1:]]
+            (next_sum,) = [key for key, before in waits.items() if before == last]
+            order.append(next_sum)
+        orders.append(order)
+    assert orders[0] == orders[1]
+    keys = [key for key, _ in orders[0]]
+    assert len(keys) == num_sums
+    assert keys == sorted(keys, reverse=True)
 
 
 def test_an_nccl_sum_does_not_wait_for_later_gradients():

@@ -1,13 +1,19 @@
-"""A training step: towers that share a batch take the same step as one tower with all of it."""
+"""A training step: towers that share a batch take the same step as one tower with all of it, every
+manager builds it with the public methods of VariableMgr, and a step may exchange gradients alone.
+"""
 
 import functools
 from collections import Counter
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+import variable_mgr
+from tests.step.gpu_graphs import MODE_FLAGS, build_on_gpus
 from tests.support.graphs import (
     assert_close,
     batch_of,
@@ -20,6 +26,9 @@ from tests.support.graphs import (
     training_step,
 )
 from tests.support.oracles import OPTIMIZERS
+from tests.support.outputs import check_warning, refused, warnings_in
+from tests.support.runs import document_in, params_of, plan_of, run_benchmark
+from tf_cnn.step.build import build_step
 from tf_cnn.step.step_graph import StepGraph, build_step_graph
 from variable_mgr import VariableMgr
 
@@ -187,3 +196,140 @@ def test_a_smoothed_label_has_a_part_of_every_class(smoothing):
     assert validated[0]['loss'] == pytest.approx(
         -np.log(probabilities[range(8), labels]).mean(), rel=1e-5
     )
+
+
+# ---- managers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    'mode',
+    # Other modes have the same managers, with other devices or sums.
+    sorted({*MODE_FLAGS} - {'parameter_server', 'replicated by NCCL', 'replicated by rings'}),
+)
+def test_a_manager_builds_its_step_with_all_public_methods(mode):
+    # The variable scopes of two towers. In all other modes there is one scope, v.
+    scopes = {
+        **{name: {'v0', 'v1'} for name in MODE_FLAGS if name.startswith('replicated')},
+        'independent': {'v0', 'v1'},
+        'collective_all_reduce': {'v0', 'v1'},
+        'distributed_all_reduce': {'v0', 'v1', 'v2', 'v3'},
+        'distributed_replicated': {'ps_var', 'v0', 'v1'},
+    }
+    methods = {
+        'append_apply_gradients_ops',
+        'create_outer_variable_scope',
+        'each_tower_has_variables',
+        'get_devices',
+        'get_gradients_to_apply',
+        'get_post_init_ops',
+        'preprocess_device_grads',
+        'savable_variables',
+        'trainable_variables_on_device',
+    }
+    if 'servers, staged' in mode:
+        # Workers read staged variables in the step that updates them, with or without copies.
+        methods.remove('each_tower_has_variables')
+    called: set[str] = set()
+
+    def record(name: str, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            called.add(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    classes = [getattr(variable_mgr, name) for name in variable_mgr.__all__]
+    owners = {owner for manager in classes for owner in getattr(manager, '__mro__', ())}
+    with ExitStack() as stack:
+        for owner in owners:
+            for name in methods & set(vars(owner)):
+                method = record(name, vars(owner)[name])
+                stack.enter_context(mock.patch.object(owner, name, method))
+        gpu_graph = build_on_gpus(2, model='trivial', **MODE_FLAGS[mode])
+    assert called == methods
+    names = [op.get_attr('shared_name').decode() for op in gpu_graph.of_type('VarHandleOp')]
+    assert {name.split('/')[0] for name in names if name.endswith('/kernel')} == scopes.get(
+        mode, {'v'}
+    )
+
+
+# ---- exchanges alone -----------------------------------------------------------------------------
+
+
+NUM_EXCHANGES = 3
+
+
+@pytest.mark.parametrize(
+    'flags',
+    [
+        '--variable_update=parameter_server',
+        '--variable_update=parameter_server --staged_vars',
+        # test_all_reduce.py compares the sums of all algorithms and packings.
+        '--variable_update=replicated --all_reduce_spec=pscpu:32k:xring',
+        '--variable_update=replicated --hierarchical_copy',
+        '--variable_update=replicated --agg_small_grads_max_bytes=4096 '
+        '--agg_small_grads_max_group=3',
+        '--variable_update=replicated --variable_consistency=relaxed --gradient_repacking=2',
+        '--variable_update=replicated --precision=fp16 --compact_gradient_transfer',
+        '--variable_update=replicated --precision=bf16 --fp16_vars',
+    ],
+)
+def test_every_mode_of_one_process_averages_the_gradients_of_all_towers(flags):
+    common = '--exchange_only --num_gpus=4 --model=lenet --init_learning_rate=0.125'
+    plan = plan_of(f'{common} {flags}')
+    with tf.Graph().as_default() as graph, open_session(4) as session:
+        step = build_step(plan, 0)
+        types = {op.type for op in graph.get_operations()}
+        assert not {'Conv2D', 'MatMul', 'MaxPool', 'BiasAdd'} & types
+        session.run(step.initializers)
+        step.prepare_first_step(session)
+        for _ in range(NUM_EXCHANGES):
+            session.run(step.fetches.as_dict())
+        variables = session.run(
+            {name: part.variable.value for name, (part,) in step.model_slices.items()}
+        )
+    assert {name: value.shape for name, value in variables.items()} == {
+        variable.name: variable.shape for variable in step.variables
+    }
+    assert len(variables) == 8
+    # The gradient of tower i is (i + 1) / 4.
+    expected = -0.125 * NUM_EXCHANGES * (1 + 2 + 3 + 4) / 4
+    tolerance = 1e-2 if 'precision' in flags else 1e-6
+    for name, value in variables.items():
+        np.testing.assert_allclose(np.float32(value), expected, rtol=tolerance, err_msg=name)
+
+
+def test_the_result_has_the_seconds_of_exchanges_and_nothing_about_losses(tmp_path):
+    flags = '--exchange_only --exchange_bytes=4096 --num_batches=20 --num_gpus=2 --batch_size=8'
+    _, out, err = run_benchmark(
+        f'{flags} --variable_update=replicated', result_file=tmp_path / 'r.json'
+    )
+    document = document_in(tmp_path / 'r.json')
+    assert document['run']['role'] == 'exchange-only'
+    assert document['model'] | {'name': '4096 bytes', 'parameters': 1024} == document['model']
+    assert document['run']['batch_size'] == 1
+    assert document['compute']['flops_per_second'] is None
+    seconds = document['throughput']['wall_seconds']
+    assert f'total ms/step: {1e3 * seconds / 20:.3f}\n' in out
+    assert 'images/sec' not in out + err
+    assert out.count('ms/step: ') == 4
+    check_warning(err, '--batch_size=8', '--exchange_only')
+    check_warning(err, '--model=lenet', '--exchange_bytes')
+    assert not [line for line in warnings_in(err) if 'loss' in line]
+
+
+@pytest.mark.parametrize(
+    'flag',
+    [
+        '--forward_only',
+        '--data_dir=d',
+        '--train_dir=t',
+        '--eval',
+        '--num_epochs=1',
+        '--variable_update=independent',
+        '--exchange_bytes=4098',
+    ],
+)
+def test_flags_that_need_a_model_or_exchange_nothing_are_refused(flag):
+    with refused(flag):
+        params_of(f'--exchange_only {"--train_dir=t" if flag == "--eval" else ""} {flag}')

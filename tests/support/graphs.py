@@ -206,15 +206,6 @@ def one_tower() -> VariableMgr:
     return VariableMgrIndependent(ManagerConfig(cpus(1), 1, cpus(1), copy_algorithm(cpus(1))))
 
 
-def load(session: Any, manager: VariableMgr, weights: Weights) -> None:
-    variables = manager.savable_variables()
-    values = {
-        name: tf.placeholder(tf.float32, variable.shape) for name, variable in variables.items()
-    }
-    assigned = [variable.assign(values[name]) for name, variable in variables.items()]
-    session.run(assigned, {value: weights[name] for name, value in values.items()})
-
-
 def train_towers(
     config: StepConfig,
     optimizer: Optimizer,

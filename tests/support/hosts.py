@@ -174,7 +174,7 @@ class Host:
 
     def run(self, *argv: object, **environ: str) -> str:
         """Runs a command on this host, which must succeed; returns its standard output."""
-        process = run_process(self.command(*argv), None, 60.0, **environ)
+        process = run_process(self.command(*argv), **environ)
         assert process.code == 0, process.err
         return process.out
 

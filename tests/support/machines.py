@@ -1,6 +1,7 @@
 """Imitates other machines: Linux's files about them, their job schedulers, GPUs and libraries."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,3 +160,13 @@ def use_pynvml(
     exec(write_pynvml(folder, num_gpus, **options).read_text(), vars(module))
     monkeypatch.setitem(sys.modules, 'pynvml', module)
     return module
+
+
+# ---- libraries -----------------------------------------------------------------------------------
+
+
+def compile_library(folder: Path, name: str, code: str = 'int nothing;') -> Path:
+    """Makes a stand-in for one of NVIDIA's libraries by the C compiler of the machine."""
+    command = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', str(folder / name)]
+    subprocess.run(command, input=code, text=True, check=True)
+    return folder / name

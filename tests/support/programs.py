@@ -35,7 +35,7 @@ from tf_cnn.system.tether import die_with_parent
 ROOT = Path(tf_cnn_benchmarks.__file__).parent
 PROGRAM = (sys.executable, str(ROOT / 'tf_cnn_benchmarks.py'))
 # Enough for a process on a loaded machine, and for a cluster of four, which takes 15 seconds.
-DEADLINE_SECS = 240.0
+DEADLINE_SECS = 300.0
 _LOGS = tempfile.TemporaryDirectory(prefix='tf_cnn_benchmarks-')
 
 
@@ -241,17 +241,12 @@ class Tasks(dict[str, Task]):
             task.name for task in self.values() if not task.has_ended(deadline - time.monotonic())
         ]
 
-    def assert_end(
-        self,
-        exit_code: int,
-        exceptions: Mapping[str, int] | None = None,
-        secs: float = DEADLINE_SECS,
-    ) -> None:
+    def assert_end(self, exit_code: int, exceptions: Mapping[str, int] | None = None) -> None:
         """Asserts that all end in time and leave no process and no open port.
 
         exceptions: the tasks with another exit code, such as {'ps 0': 1}.
         """
-        assert not self.still_running(secs)
+        assert not self.still_running()
         exit_codes = {name: task.exit_code for name, task in self.items()}
         assert exit_codes == dict.fromkeys(self, exit_code) | {**(exceptions or {})}
         assert not [task.name for task in self.values() if task.left_others]
@@ -363,21 +358,18 @@ def run(
 def run_process(
     command: Sequence[object],
     cwd: Path | None = None,
-    deadline_secs: float = DEADLINE_SECS,
     /,
     **environ: str | None,
 ) -> Finished:
     """Runs a command to its end. `environ` changes variables as in environment()."""
     words = Command('command', [*map(str, command)], environment(**environ))
-    return _finish(processes(Task(words, fresh=True, cwd=cwd)), deadline_secs)
+    return _finish(processes(Task(words, fresh=True, cwd=cwd)))
 
 
-def _finish(
-    run_tasks: AbstractContextManager[Tasks], deadline_secs: float = DEADLINE_SECS
-) -> Finished:
+def _finish(run_tasks: AbstractContextManager[Tasks]) -> Finished:
     with run_tasks as tasks:
         tasks.start()
-        assert not tasks.still_running(deadline_secs)
+        assert not tasks.still_running()
         assert not any('Traceback' in task.err for task in tasks.values())
         chief = tasks.trainers[0]
         code = chief.exit_code or 0

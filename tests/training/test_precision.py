@@ -2,7 +2,6 @@
 are not finite.
 """
 
-import functools
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -105,11 +104,6 @@ def state_of(weights: Weights) -> State:
     return float(scale), int(counts[0]), int(counts[1])
 
 
-@functools.cache
-def full_steps(mode: str, network: Build) -> Weights:
-    return train(FP32, 2, mode, 2, network=network, optimizer='momentum')[-1]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ('mode', 'name', 'has_16bit_variables', 'network'),
@@ -123,14 +117,14 @@ def full_steps(mode: str, network: Build) -> Weights:
 )
 def test_towers_take_nearly_the_steps_of_32_bits(mode, name, has_16bit_variables, network):
     precision = Precision(name, has_16bit_variables=has_16bit_variables, loss_scale=128.0)
-    transfer = precision.compute_dtype
-    end = train(precision, 2, mode, 2, network=network, optimizer='momentum', transfer=transfer)[-1]
+    training: dict[str, Any] = {'network': network, 'optimizer': 'momentum'}
+    end = train(precision, 2, mode, 2, transfer=precision.compute_dtype, **training)[-1]
     for key in end.keys() - {'global_step'}:
         is_16bit = has_16bit_variables and 'moving' not in key
         dtype = precision.compute_dtype if is_16bit else tf.float32
         assert end[key].dtype == dtype.as_numpy_dtype, key
     end = {key: value.astype(np.float32) for key, value in end.items()}
-    expected = full_steps(mode, network)
+    expected = train(FP32, 2, mode, 2, **training)[-1]
     assert_close(end, expected, 30 * UNIT[name])
     assert any(not np.array_equal(end[key], value) for key, value in expected.items())
 

@@ -45,12 +45,6 @@ def rate_of(**flags: Any) -> LearningRate:
     return plan_of(**flags).learning_rate
 
 
-def first_worker(num_workers: int) -> Flags:
-    """The flags of the first worker of a cluster with a parameter server."""
-    hosts = ','.join(f'10.0.0.{number}:1' for number in range(num_workers))
-    return {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker', 'task_index': 0}
-
-
 @pytest.mark.parametrize(
     ('flags', 'of_epochs'),
     [
@@ -155,11 +149,14 @@ def test_a_base_rate_always_warms_up_for_as_long_as_a_flag_says_or_5_epochs():
 
 
 def test_an_epoch_is_as_many_steps_as_the_global_step_counts_in_it():
+    hosts = ','.join(f'10.0.0.{number}:1' for number in range(4))
+    # The first of four workers, with a parameter server.
+    worker: Flags = {'ps_hosts': '10.0.1.1:1', 'worker_hosts': hosts, 'job_name': 'worker'}
     cases: list[tuple[Flags, int, int, int]] = [
         ({}, 1, 2 * 50, 2 * 50),
         ({'variable_update': 'independent'}, 1, 2 * 50, 50),
-        (first_worker(4), 4, 4 * 2 * 50, 4 * 2 * 50),
-        (first_worker(4) | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
+        (worker, 4, 4 * 2 * 50, 4 * 2 * 50),
+        (worker | {'cross_replica_sync': False}, 4, 2 * 50, 2 * 50),
     ]
     common: Flags = {'model': 'resnet50', 'batch_size': 50, 'num_gpus': 2, 'resnet_base_lr': 0.1}
     for flags, num_workers, images_per_step, images_per_update in cases:
@@ -188,8 +185,9 @@ def test_the_banner_has_the_batches_and_epochs_of_the_images_that_are_read(tmp_p
         ({'num_epochs': 0.001}, 1, 0.1),
         ({'num_epochs': 2, 'forward_only': True}, 12, 2.0),
         (evaluation, 'all', 1.0),
-        (evaluation | {'num_eval_epochs': 2.5}, 'all', 2.5),
-        (evaluation | {'num_eval_batches': 9}, 9, 1.5),
+        # Flags of evaluations precede flags of steps.
+        (evaluation | {'num_eval_epochs': 2.5, 'num_batches': 1}, 'all', 2.5),
+        (evaluation | {'num_eval_batches': 9, 'num_epochs': 3}, 9, 1.5),
         (evaluation | {'num_eval_batches': 9} | synthetic, 9, 36 / 10_000),
         (evaluation | {'num_epochs': 0.01} | synthetic, 25, 0.01),
     ]

@@ -1,4 +1,4 @@
-"""Epochs count the images in --data_dir."""
+"""Workers train together only on the same images; epochs count the images in --data_dir."""
 
 import json
 import os
@@ -8,8 +8,10 @@ from unittest import mock
 
 import pytest
 
+from tests.support.images import encoded, example, picture, write_shard
 from tests.support.outputs import check_line, failed
 from tests.support.runs import plan_of
+from tf_cnn.cluster.rendezvous import find_difference
 from tf_cnn.inputs.data_folder import open_folder
 from tf_cnn.inputs.data_sets import Shards
 from tf_cnn.plan.plan import Plan
@@ -98,3 +100,47 @@ def test_a_worker_with_a_damaged_shard_joins_and_names_it(folder):
     assert 'training images' not in plan.shared_data
     with failed(shard, 'cut short'):
         check_record_lengths(plan.data.shards, pytest.fail)
+
+
+# ---- the same images -----------------------------------------------------------------------------
+
+
+def difference(first: Path | None, second: Path | None) -> str | None:
+    plans = [plan_of(data_dir=data) for data in (first, second)]
+    return find_difference(
+        {f'worker {number}': plan.shared_data for number, plan in enumerate(plans)}
+    )
+
+
+def test_images_and_synthetic_images_do_not_mix(noise):
+    for folders in ((noise, None), (None, noise)):
+        line = check_line(difference(*folders), 'worker 0', 'worker 1', 'no --data_dir')
+        assert '--data_dir with imagenet as data set' in line
+    assert difference(None, None) is None
+
+
+def test_copies_of_the_same_shards_are_the_same_data_and_others_are_not(noise, tmp_path):
+    copy = shutil.copytree(noise, tmp_path / 'copy')
+    assert difference(noise, copy) is None
+    shard = next(copy.glob('train-*'))
+    shard.write_bytes(shard.read_bytes() * 2)
+    check_line(difference(noise, copy), '16 training images', '32', 'worker 0', 'worker 1')
+    write_shard(shard, [example(encoded(picture()), 1)] * 16)
+    check_line(difference(noise, copy), 'SHA-256 of names and sizes', 'worker 0', 'worker 1')
+
+
+def test_all_class_names_are_compared(noise, tmp_path):
+    def folder_of(name: str, classes: list[str]) -> Path:
+        folder = shutil.copytree(noise, tmp_path / name)
+        (folder / 'labels.txt').write_text('\n'.join(['background', *classes]))
+        return folder
+
+    pets, others = 'abcdefg', 'bacdefg'
+    line = difference(folder_of('pets', [*pets]), folder_of('others', [*others]))
+    for classes in (pets, others):
+        check_line(line, f'--data_dir with background, {", ".join(classes)}')
+    first, second = (
+        folder_of(f'of {last}', [f'class-{number:03d}' for number in (*range(29), last)])
+        for last in (29, 30)
+    )
+    check_line(difference(first, second), 'as class names')
