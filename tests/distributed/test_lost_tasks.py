@@ -219,7 +219,7 @@ def test_a_lingering_parameter_server_ends_with_a_signal(tmp_path):
         # Without the flag it would end sooner.
         assert not tasks['ps 0'].has_ended(6)
         tasks['ps 0'].send(signal.SIGTERM)
-        tasks.assert_end(0, {'ps 0': 128 + signal.SIGTERM}, secs=MARGIN_SECS)
+        tasks.assert_end(0, {'ps 0': 128 + signal.SIGTERM})
 
 
 def test_a_worker_that_is_lost_after_the_steps_leaves_a_complete_result(tmp_path):

@@ -146,8 +146,7 @@ def test_a_run_ends_when_shards_are_damaged_or_change(name, tmp_path):
 
 def test_shards_that_were_read_into_memory_may_be_removed(tmp_path):
     shard, *_ = write_shards(tmp_path / 'shards')
-    register_model('small', linear, image_size=8)
-    flags = '--model=small --input_pipeline=device --augmentation=none --num_batches=2'
+    flags = '--model=linear_on_records --input_pipeline=device --augmentation=none --num_batches=2'
     benchmark = make_benchmark(flags, data_dir=shard.parent)
     for _ in benchmark.steps():
         shard.unlink(missing_ok=True)
