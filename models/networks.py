@@ -115,7 +115,7 @@ class NetworkValues:
 
     Attributes:
       values: what the network has read, by name.
-      trainable: those of them that are trainable.
+      trainable: the trainable ones among them.
     """
 
     def __init__(

@@ -236,7 +236,7 @@ def check_architectures(environ: Mapping[str, str] = os.environ, root: Path = RO
     return Finding(OK, f'{summary}; the GPUs have {", ".join(has)}', None, figures)
 
 
-# By the name of the check. A fault of an earlier check may cause those of later ones.
+# By the name of the check. A fault of an earlier check may cause later ones.
 GPU_CHECKS: Mapping[str, Callable[..., Finding]] = {
     'driver': check_driver,
     'libraries': check_cuda_libraries,

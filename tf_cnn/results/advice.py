@@ -474,8 +474,8 @@ def _cpu_quota(analysis: _Analysis) -> str | None:
 
 
 def compare_workers(result: Result) -> dict[str, Ratio]:
-    """Returns the rate of each worker alone over that of the others, by the method for hosts; of
-    two workers, the ratio of the slower one. Empty if there is too little to compare.
+    """Returns the rate of each worker alone over the rate of the others, by the method for hosts;
+    of two workers, the ratio of the slower one. Empty if there is too little to compare.
     """
     rates = {
         name: 1 / np.array(alone.step_seconds)

@@ -214,7 +214,7 @@ class Result(_Document, tag=RESULT, kw_only=True):
 
     @property
     def noises(self) -> list[sections.NoiseSection]:
-        """Returns the noise of each worker, or that of the chief in older results."""
+        """Returns the noise of each worker, or the noise of the chief in older results."""
         return [worker.noise for worker in self.workers if worker.machine] or [self.noise]
 
     @property

@@ -82,7 +82,7 @@ class StepsAlone:
         They take a second, or as long as the timed steps if these took less; twice that if steps
         are long. Raises OpError if a worker was lost.
 
-        step_seconds: of the timed steps, which take as long as those of the slowest worker.
+        step_seconds: of the timed steps, which take as long as the slowest worker needs.
         """
         start, seconds = time.perf_counter(), min(sum(step_seconds), _SECONDS)
         options = tf.RunOptions(timeout_in_ms=1000 * _CALL_SECS)
