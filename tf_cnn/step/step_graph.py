@@ -90,8 +90,8 @@ class StepGraph:
         step; None if it needs none.
       variables: the trainable variables of the first model; gradients has (variable, gradient)
         pairs for them.
-      tower_gradients: T x V, before they are combined; tower_values: what the towers compute them
-        from, besides the batches.
+      tower_gradients: T x V, of the losses without weight decay, which one worker computes for all;
+        tower_values: what the towers compute them from, besides the batches.
       slices: the slices of each variable in a checkpoint, by name; model_slices has only the
         variables of the model.
       begun_steps: see VariableMgr.
@@ -157,13 +157,15 @@ class StepGraph:
 class _Tower:
     """The tensors of one tower.
 
-    penalty, the model's weight decay, is None on towers that do not compute it.
+    penalty, the model's weight decay, is None on towers that do not compute it. gradients_of_loss
+    are without it.
     """
 
     base_loss: Tensor
     penalty: Tensor | None
     top_k: tuple[Tensor, Tensor] | None
     gradients: list[Tensor]
+    gradients_of_loss: list[Tensor]
 
 
 # Long, to show a whole step in order, from the batch to the update.
@@ -256,7 +258,7 @@ def build_step_graph(
                 variable for variable in manager.savable_variables().values() if variable.trainable
             ],
             gradients=gradients,
-            tower_gradients=[tower.gradients for tower in towers],
+            tower_gradients=[tower.gradients_of_loss for tower in towers],
             tower_values=[
                 loss_scale.value,
                 *(
@@ -304,7 +306,7 @@ def _build_towers(
     if isinstance(step_input, GradientsInMemory):
         not_a_number = tf.constant(float('nan'))
         return [
-            _Tower(not_a_number, None, None, step_input.add_tower_gradients(manager, number))
+            _Tower(not_a_number, None, None, step_input.add_tower_gradients(manager, number), [])
             for number in range(len(devices))
         ]
     for number, device in enumerate(devices):
@@ -347,7 +349,7 @@ def _build_tower(
         base_loss += _AUXILIARY_WEIGHT * _cross_entropy(auxiliary, batch.labels, smoothing)
     top_k = _top_k_accuracy(logits, batch.labels) if params.run.computes_accuracy else None
     if params.run.forward_only:
-        return _Tower(base_loss, None, top_k, [])
+        return _Tower(base_loss, None, top_k, [], [])
     # The objectives of all towers of a model add up to its loss.
     objective = base_loss / manager.num_averaged_towers
     trainable = manager.trainable_variables_on_device(number)
@@ -369,14 +371,18 @@ def _build_tower(
         penalty = params.training.weight_decay * tf.add_n(
             [tf.nn.l2_loss(kernel) for kernel in kernels] or [tf.zeros([])]
         )
-        if trains_with_penalty:
-            objective += penalty
-    gradients = tf.gradients(
-        objective, [variable.value for variable in trainable], grad_ys=[loss_scale.value]
-    )
+    values, scale = [variable.value for variable in trainable], [loss_scale.value]
+    of_loss = gradients = tf.gradients(objective, values, grad_ys=scale)
+    if trains_with_penalty and penalty is not None:
+        gradients = [
+            gradient if of_penalty is None else gradient + of_penalty
+            for gradient, of_penalty in zip(
+                of_loss, tf.gradients(penalty, values, grad_ys=scale), strict=True
+            )
+        ]
     # Gradients of 16-bit variables have 16 bits; from here on all gradients are float32.
     gradients = [tf.cast(gradient, tf.float32) for gradient in gradients]
-    return _Tower(base_loss, penalty, top_k, gradients)
+    return _Tower(base_loss, penalty, top_k, gradients, of_loss)
 
 
 def _reported_loss(config: StepConfig, towers: Sequence[_Tower]) -> Tensor:
