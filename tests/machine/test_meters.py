@@ -156,28 +156,25 @@ def test_the_hottest_core_counts(tmp_path):
 
 
 def test_another_process_on_this_machine_counts_unless_it_is_a_task_of_the_run():
-    busy = """
-import time
-while time.process_time() < 0.6: pass
-print(1, flush=True)
-input()
+    # In a process of its own: the other processes of these tests would end as tasks of the run.
+    # The busy process waits when it has used its time, so that the meters do not see it end.
+    code = """
+import json, subprocess, sys, time
+from tf_cnn.machine.meters import NoiseMeter
+busy = "import time\\nwhile time.process_time() < 0.6: pass\\nprint(1, flush=True)\\ninput()"
+alone, in_cluster = NoiseMeter(), NoiseMeter(in_cluster=True)
+alone.start()
+in_cluster.start()
+began = time.monotonic()
+pipes = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE}
+with subprocess.Popen([sys.executable, '-c', busy], **pipes) as other:
+    other.stdout.readline()
+    time.sleep(max(0.0, began + 1.05 - time.monotonic()))
+    print(json.dumps([alone.stop(), in_cluster.stop()]))
+    other.communicate(b'\\n')
 """
-    num_cores = len(os.sched_getaffinity(0))
-    alone, in_cluster = NoiseMeter(), NoiseMeter(in_cluster=True)
-    alone.start()
-    in_cluster.start()
-    began = time.monotonic()
-    # The process waits when it has used its time, so that the meters see it end neither as a child
-    # nor as another task of the run.
-    with subprocess.Popen(
-        [sys.executable, '-c', busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == '1\n'
-        time.sleep(max(0.0, began + 1.05 - time.monotonic()))
-        noise, task = alone.stop(), in_cluster.stop()
-        other.communicate('\n', timeout=60)
-    share = 0.5 / num_cores / noise['seconds']
+    noise, task = json.loads(run_python(code).out)
+    share = 0.5 / len(os.sched_getaffinity(0)) / noise['seconds']
     assert noise['other_cpu_share'] > 0.9 * share
     assert noise['other_cpu_share'] - task['other_cpu_share'] > 0.9 * share
 
