@@ -50,7 +50,7 @@ from tf_cnn.launch.ssh import SshTarget, call_hosts, list_problems
 from tf_cnn.machine.gpus import has_nvidia_gpu
 from tf_cnn.managers.modes import MODES
 from tf_cnn.plan.parsing import parse_argv, read_modes_of, split_argv
-from tf_cnn.system.errors import RunError, UsageError, format_flag, warn
+from tf_cnn.system.errors import RunError, UsageError, format_flag, plural, warn
 
 # A command that starts another one over ssh, without the option that ends it with the connection.
 _SSH = re.compile(r'(^|[;&|(])\s*ssh\s(?!.*-\w*tt)')
@@ -68,8 +68,8 @@ def measure_in_turns(options: CompareOptions) -> list[Side]:
     texts += [format_flag('command', text) for text in options.command]
     if not 2 <= len(texts) <= len(string.ascii_lowercase):
         raise UsageError(
-            f'{texts[0]}: --run and --command appear {len(texts)} times; use them twice, for A '
-            'and B, or more often'
+            f'{texts[0]}: --run and --command appear {plural(len(texts), "time")}; use them twice, '
+            'for A and B, or more often'
         )
     axes = read_grid(options.grid)
     commands = makers_of_commands(options, axes)
