@@ -43,7 +43,7 @@ from tf_cnn.step.build import build_evaluation, build_step
 from tf_cnn.step.evaluation import Evaluation, sliced_variables
 from tf_cnn.step.graph_loop import GraphLoop
 from tf_cnn.system.errors import RunError, UsageError, format_flag, plural
-from tf_cnn.system.signals import SIGNALS
+from tf_cnn.system.signals import SIGNALS, Stopped
 
 __all__ = ['BenchmarkCNN', 'make_params', 'setup']
 # Names of the original's module, and what has taken their place.
@@ -424,12 +424,14 @@ class BenchmarkCNN:
         if self._steps_alone and len(steps) >= LEAST_PARTS:
             self._console.progress('Taking steps of each worker alone')
             try:
-                meters.alone, meters.alone_wait = self._steps_alone.measure(
-                    session, [step.seconds for step in steps]
-                )
-            except tf.errors.OpError as error:
-                # The run is complete without them.
-                self._warn(f'no steps of each worker alone: {str(error).splitlines()[0]}')
+                with self._lifecycle.in_step():
+                    meters.alone, meters.alone_wait = self._steps_alone.measure(
+                        session, [step.seconds for step in steps]
+                    )
+            except (tf.errors.OpError, Stopped) as error:
+                # The run is complete without them, also where a lost worker stops the others.
+                reason = error.reason if isinstance(error, Stopped) else str(error).splitlines()[0]
+                self._warn(f'no steps of each worker alone: {reason}')
 
     def _write_outputs(self) -> None:
         SIGNALS.check()
