@@ -12,6 +12,7 @@ import secrets
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ from tf_cnn.system.errors import RunError, UsageError
 from tf_cnn.system.place import COMMAND, FOLDER
 from tf_cnn.system.signals import SIGNALS
 
+# What commands of any program need there.
+CORE_PACKAGES = ('absl-py', 'msgspec', 'numpy', 'psutil', 'rich')
 # The program on the other host is a checkout or an installation, as it is here.
 _COMMAND = COMMAND.relative_to(FOLDER)
 # How long a host may take to answer, and ssh to end after its process. How often to look for a
@@ -328,9 +331,22 @@ class _PrepareCall:
                 'without a password'
             )
         return (
-            f'the program there cannot be started ({last or f"exit code {code}"}); install it, or '
-            f'check --remote_dir={target.folder} and --remote_python={target.python}'
+            f'the program there cannot be started ({last or f"exit code {code}"}); '
+            f'{self._how_to_install(last)}'
         )
+
+    def _how_to_install(self, reason: str) -> str:
+        name, target = self.host.name, self._target
+        if 'ModuleNotFoundError' in reason:
+            pip = [target.python, '-m', 'pip', 'install', *CORE_PACKAGES]
+            return f'run: {shlex.join([*target.ssh, name, *pip])}'
+        if (target.python, target.folder) != (sys.executable, str(FOLDER)):
+            return f'check --remote_dir={target.folder} and --remote_python={target.python}'
+        folders = (
+            {str(FOLDER)} if Path(sys.prefix).is_relative_to(FOLDER) else {str(FOLDER), sys.prefix}
+        )
+        rsync = shlex.join(['rsync', '--archive', '--relative', *sorted(folders), f'{name}:/'])
+        return f'to copy it there: {rsync}'
 
 
 def _check_addresses(tasks: Sequence[ClusterTask]) -> None:
