@@ -157,9 +157,14 @@ def test_hosts_of_another_version_and_hosts_that_do_not_answer_cannot_be_used(tm
         'a': answer_of('a.example'),
         'b': answer_of('b', TensorFlow='1.0'),
         'c': answer_of('d'),
+        'e': "ModuleNotFoundError: No module named 'msgspec'\n",
+        'f': 'sh: no such file\n',
     }
-    problems = find_unusable_hosts('abcx', target_with(tmp_path, **answers))
-    assert [*problems] == ['b', 'x']
+    problems = find_unusable_hosts('abcefx', target_with(tmp_path, **answers))
+    assert [*problems] == ['b', 'e', 'f', 'x']
+    # What a host lacks comes with the command that installs it.
+    check_line(problems['e'], 'msgspec', 'e /python -m pip install')
+    check_line(problems['f'], 'no such file', '--remote_dir=/folder', '--remote_python=/python')
     check_line(problems['b'], 'TensorFlow 1.0')
     check_line(problems['x'], 'cannot connect')
     assert capsys.readouterr().err == 'c is the host d\n'

@@ -4,6 +4,7 @@ and what the same command continues.
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from tests.lab.fake_runs import (
     use_fake_program,
     wait_for,
 )
-from tests.support.outputs import check_error, check_line, failed
+from tests.support.outputs import check_error, check_line, failed, refused
 from tests.support.programs import (
     DEADLINE_SECS,
     PROGRAM,
@@ -273,6 +274,14 @@ def test_processes_have_an_exit_code_and_a_log_each_and_slow_ones_are_stopped_to
     *slow, fast = run_processes(commands, timeout_secs=0.5)
     assert {(each.exit_code, each.cause) for each in slow} == {(5, TIMEOUT)}
     assert (fast.exit_code, fast.cause) == (0, None)
+
+
+def test_more_processes_than_open_files_are_refused_before_the_first_starts(monkeypatch):
+    monkeypatch.setattr(resource, 'getrlimit', lambda number: (40, 40))
+    commands = {Path(f'{number}'): ['touch', f'started{number}'] for number in range(20)}
+    with refused('20 processes', 'ulimit -n 52'):
+        run_processes(commands)
+    assert not [*Path().glob('started*')]
 
 
 def test_a_failure_is_explained_by_the_output_of_the_run():

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from tf_cnn.system.signals import SIGNALS
 
 # How long a run may take to exit after SIGTERM. Nothing of it is kept.
 _GRACE_SECS = 20.0
+# Open files beside one of each process.
+_OTHER_FILES = 32
 
 # An error line of the program. In the output of a cluster, the process's name precedes it.
 _ERROR = re.compile(
@@ -74,11 +77,17 @@ def run_processes(
     Raises:
       Stopped: a signal arrived. All were stopped with SIGTERM, and SIGKILL after grace_secs.
       RunError: a command cannot be started.
-      UsageError: this is not Linux.
+      UsageError: this is not Linux, or its limit of open files is too low.
     """
     if sys.platform != 'linux':
         raise UsageError(
             f'it needs Linux to end processes, and this is {sys.platform}; start each run yourself'
+        )
+    num_files = len(commands) + _OTHER_FILES
+    if (limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < num_files:
+        raise UsageError(
+            f'{len(commands)} processes at once need {num_files} open files, above the limit of '
+            f'{limit}; run: ulimit -n {num_files}'
         )
     started_at = time.monotonic()
     children: dict[int, ChildProcess] = {}
