@@ -92,7 +92,9 @@ def earlier(folder: str) -> Against:
                 continue
             compared = compared[-MAX_RUNS:]
             interval = (row.rate / expected[1], row.rate / expected[0]) if expected else None
-            ratio = Ratio(row.rate / median, interval, row.estimate.is_short, not expected)
+            ratio = Ratio(
+                row.rate / median, interval, row.estimate.is_short, is_unsteady=not expected
+            )
             name = f'the {len(compared)} runs before'
             yield replace(
                 row, reference=Reference(name, median, compared, same=AS_BEFORE), ratio=ratio

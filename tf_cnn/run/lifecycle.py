@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,6 @@ from tf_cnn.cluster.cluster_worker import ClusterWorker
 from tf_cnn.cluster.horovod_worker import HorovodWorker
 from tf_cnn.cluster.rendezvous import NO_RESUME_POINT, ForeignTaskError, ResumePoint
 from tf_cnn.cluster.worker import Worker
-from tf_cnn.inputs.framing import file_states
 from tf_cnn.plan.plan import Plan
 from tf_cnn.results.console import Console
 from tf_cnn.results.sections import ExitSection
@@ -25,6 +24,7 @@ from tf_cnn.run.shard_faults import (
     check_record_lengths,
     check_shard_sizes,
     explain_fault,
+    states_of_shards,
     to_tensorflow_error,
 )
 from tf_cnn.run.step_loop import Hook
@@ -60,13 +60,7 @@ class RunLifecycle(Hook[StepValues]):
         self._locks = contextlib.ExitStack()
         self.is_in_step = False
         self._is_evaluating = False
-        subsets = (plan.data.shards, plan.data.validation_shards)
-        self._subsets = [shards for shards in subsets if shards]
-        # Pipelines in memory have read their shards before the first step.
-        in_memory = plan.data.shards if plan.data.input_row.in_memory else None
-        self._shard_paths = [
-            path for shards in self._subsets if shards is not in_memory for path in shards.paths
-        ]
+        self._shards_before: Mapping[str, tuple[int, int] | None] = {}
 
     def join(self, resume_point: ResumePoint = NO_RESUME_POINT) -> Worker:
         """Waits for the other processes of the cluster, then checks the shards and locks the
@@ -102,8 +96,8 @@ class RunLifecycle(Hook[StepValues]):
         return worker
 
     def _check_record_lengths(self) -> None:
-        self._shard_states = file_states(self._shard_paths)
-        for shards in self._subsets:
+        self._shards_before = states_of_shards(self._plan)
+        for shards in (self._plan.data.shards, self._plan.data.validation_shards):
             check_record_lengths(shards, self._console.warning)
 
     def _abort(self, reason: str, exit_code: int) -> NoReturn:
@@ -139,7 +133,7 @@ class RunLifecycle(Hook[StepValues]):
             try:
                 yield
                 self._report.recorder.check_total()
-                check_shard_sizes(self._shard_paths, self._shard_states)
+                check_shard_sizes(self._shards_before)
                 self._report.finish(ExitSection(0, None), self.worker)
             except RunError as fault:
                 raise self._fail(fault) from fault.__cause__

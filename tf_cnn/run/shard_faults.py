@@ -1,7 +1,7 @@
 """Faults of a run, mostly in its shards, that TensorFlow reports badly or not at all."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import tensorflow.compat.v1 as tf
 
@@ -93,19 +93,27 @@ def check_record_lengths(shards: Shards | None, warn: Callable[[str], None]) -> 
         )
 
 
-def check_shard_sizes(
-    paths: Sequence[str], states_at_start: Sequence[tuple[int, int] | None]
-) -> None:
-    """Compares shards after the steps with file_states() before them.
+def states_of_shards(plan: Plan) -> dict[str, tuple[int, int] | None]:
+    """Returns file_states() by path of the shards that are read during the steps: pipelines in
+    memory have read theirs before.
+    """
+    data = plan.data
+    subsets = [data.validation_shards, None if data.input_row.in_memory else data.shards]
+    paths = [path for shards in subsets if shards for path in shards.paths]
+    return dict(zip(paths, file_states(paths), strict=True))
+
+
+def check_shard_sizes(before: Mapping[str, tuple[int, int] | None]) -> None:
+    """Compares shards after the steps with states_of_shards() before them.
 
     TensorFlow silently passes over a shard that has gone or that ends between two records.
 
     Raises:
       RunError: a shard was removed, or has another size.
     """
-    for path, before, after in zip(paths, states_at_start, file_states(paths), strict=True):
-        if before and (after is None or after[0] != before[0]):
-            change = 'changed its size' if after else 'was removed'
+    for (path, earlier), now in zip(before.items(), file_states([*before]), strict=True):
+        if earlier and (now is None or now[0] != earlier[0]):
+            change = 'changed its size' if now else 'was removed'
             raise RunError(
                 f'{path}: the shard {change} during the run, so some of its images may be missing '
                 'from the result; restore it, and run again'

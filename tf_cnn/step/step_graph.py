@@ -91,7 +91,8 @@ class StepGraph:
       variables: the trainable variables of the first model; gradients has (variable, gradient)
         pairs for them.
       tower_gradients: T x V, of the losses without weight decay, which one worker computes for all;
-        tower_values: what the towers compute them from, besides the batches.
+        tower_values: what the towers compute them from, besides the batches: the loss scale, then
+        variables.
       slices: the slices of each variable in a checkpoint, by name; model_slices has only the
         variables of the model.
       begun_steps: see VariableMgr.
