@@ -365,14 +365,20 @@ def test_a_relaxed_update_does_not_wait_for_the_computation_of_its_step(precisio
     ],
 )
 def test_each_step_takes_all_values_that_the_step_before_has_staged(mode, task_index):
-    """They are staged on the worker: a server would keep them when the worker is lost."""
+    """A server keeps what a lost worker has staged there, until the worker begins again."""
     gpu_graph = build_small(2, mode, 'fp16', task_index=task_index)
     staged_names, unstaged_names = (
         sorted(op.get_attr('shared_name') for op in gpu_graph.of_type(kind))
         for kind in ('Stage', 'Unstage')
     )
     assert staged_names == unstaged_names
-    assert not [op.name for op in gpu_graph.of_type('Stage') if '/job:ps' in op.device]
+    on_servers = {
+        op.get_attr('shared_name') for op in gpu_graph.of_type('Stage') if '/job:ps' in op.device
+    }
+    assert bool(on_servers) == ('worker_hosts' in MODE_FLAGS[mode])
+    prologue = needed_by([gpu_graph.step_graph.prologue])
+    assert on_servers == {op.get_attr('shared_name') for op in prologue if op.type == 'StageClear'}
+    assert all(name.endswith(f'_{task_index}'.encode()) for name in on_servers)
 
 
 def test_in_one_process_each_variable_is_read_as_soon_as_it_is_updated():

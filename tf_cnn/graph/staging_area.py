@@ -9,14 +9,17 @@ import tensorflow.compat.v1 as tf
 class StagingArea:
     """A queue of tuples of tensors in device memory. put never waits; get waits until there is a
     tuple.
+
+    name: the name on its device, for an area that outlives this process there; by default a new
+      one.
     """
 
-    def __init__(self, device: str, like: Sequence[tf.Tensor]) -> None:
+    def __init__(self, device: str, like: Sequence[tf.Tensor], name: str | None = None) -> None:
         self.device = device
         self._dtypes = [tensor.dtype for tensor in like]
         self._shapes = [tensor.shape for tensor in like]
         # A server shares the staging areas of one name among all clients and graphs.
-        self._name = f'staging_area_{uuid.uuid4().hex}'
+        self._name = name or f'staging_area_{uuid.uuid4().hex}'
 
     def put(self, tensors: Sequence[tf.Tensor]) -> tf.Operation:
         with tf.device(self.device):

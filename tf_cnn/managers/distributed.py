@@ -8,9 +8,16 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from tf_cnn.graph.staging_area import StagingArea
 from tf_cnn.graph.variables import Initializer, Variable, create_variable, num_bytes
 from tf_cnn.managers.manager_config import ManagerConfig
-from tf_cnn.managers.parameter_servers import Pairs, ParameterServerVariables, TransferQueue
+from tf_cnn.managers.parameter_servers import (
+    NUM_SEGMENTS,
+    Bucket,
+    Pairs,
+    ParameterServerVariables,
+    TransferQueue,
+)
 from tf_cnn.managers.staged_variables import ComputesWithStagedValues
 from tf_cnn.managers.synchronous_step import SynchronousStep, Updated
 from tf_cnn.training.checkpoints import Slice
@@ -18,6 +25,10 @@ from tf_cnn.training.optimizers import OptimizerStep, Slots
 from variable_mgr import VariableMgr, sums_over_towers
 
 Tensor = Any
+# With --staged_vars: the segments of the gradients, and how many of them the servers stage. More of
+# them arrive late where computing takes about as long as the exchange; fewer are applied before the
+# next gradients have arrived.
+_NUM_STAGED_SEGMENTS, _NUM_SEGMENTS_ON_SERVERS = 8, 2
 
 
 class VariableMgrDistributedFetchFromPS(VariableMgr):
@@ -48,7 +59,7 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             config,
             self._server_scope,
             keeps_compact=config.is_synchronous,
-            reads_updates=self._reads_updates,
+            num_segments=self._num_segments,
         )
         self.bytes_of_servers = self.server_variables.server_bytes
         if config.is_synchronous:
@@ -158,14 +169,11 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             updated = self.server_variables.refresh(step.updates)
             return self.count_step(global_step, [*update_ops, *updated.values()]), updated
 
-        # The backward pass ends with the gradients of the first layers.
-        buckets = self.server_variables.pack(
-            [(variable.name, total) for total, variable in reversed(outgoing_pairs)]
-        )
+        buckets = self._make_buckets(outgoing_pairs)
         if self.synchronous_step:
             op, updated = self.synchronous_step.build(
                 buckets,
-                self.server_variables.make_queues(),
+                self._make_queues(),
                 global_step,
                 take_step,
                 needs_all_gradients=step.needs_all_gradients,
@@ -180,10 +188,26 @@ class VariableMgrDistributedFetchFromPS(VariableMgr):
             op = tf.group(op, *self._read_variables(updated))
         return op, outgoing_pairs
 
+    def _make_buckets(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Bucket]:
+        """Returns the gradients of the (gradient, variable) pairs in sending order: the backward
+        pass ends with the gradients of the first layers.
+        """
+        return self.server_variables.pack(
+            [(variable.name, total) for total, variable in reversed(pairs)]
+        )
+
+    def _make_queues(self) -> dict[str, TransferQueue]:
+        return self.server_variables.make_queues()
+
+    @property
+    def _num_segments(self) -> int | None:
+        """See ParameterServerVariables."""
+        return NUM_SEGMENTS if self.each_tower_has_variables() else None
+
     @property
     def _reads_updates(self) -> bool:
         """Whether a worker reads the variables in the step that updates them."""
-        return self.each_tower_has_variables()
+        return self._num_segments is not None
 
     def _read_variables(self, updated: Updated | None = None) -> list[tf.Operation]:
         """Returns the ops that read the trainable variables for the next step, after the given
@@ -245,13 +269,28 @@ class VariableMgrDistributedFetchFromStagedPS(
             ps: v <- v - r (sum of the staged gradients of step k - 1);  v -> staged, for step k + 1
 
     The gradients belong to values that are one update old: v_k+1 = v_k - r g(v_k-1).
+
+    Most gradients are staged on the towers, and a step sends them from its beginning. The first
+    ones of the backward pass are staged on the servers: the step that computes them sends them
+    after all others, while the last values return, and the next step begins with them, so that its
+    first values return at once. So gradients and values cross a link in both directions from the
+    beginning of a step to its end. Nothing orders them: a signal from a server would arrive after
+    the values that are already on their way.
     """
 
     _creator = VariableMgrDistributedFetchFromPS
 
+    def __init__(self, config: ManagerConfig) -> None:
+        super().__init__(config)
+        self._new_gradients: Sequence[Sequence[Tensor]] = []
+        self._puts_on_servers: list[tf.Operation] = []
+
     @property
-    def _reads_updates(self) -> bool:
-        return True
+    def _num_segments(self) -> int:
+        return _NUM_STAGED_SEGMENTS
+
+    def _make_queues(self) -> dict[str, TransferQueue]:
+        return {}
 
     @property
     def _applies(self) -> bool:
@@ -260,10 +299,36 @@ class VariableMgrDistributedFetchFromStagedPS(
     def build_update(
         self, step: OptimizerStep, global_step: Variable, device_grads: Sequence[Sequence[Tensor]]
     ) -> tuple[tf.Operation, list[tuple[Tensor, Variable]]]:
-        # The chief may change the loss scale as soon as it has all gradients. They belong to the
-        # step before, so this step must have read the scale by then.
-        self._before_push.append(step.loss_scale.value.op)
-        return super().build_update(step, global_step, device_grads)
+        if step.needs_all_gradients:
+            # The chief may change the loss scale as soon as it has all gradients. They belong to
+            # the step before, so this step must have read the scale by then.
+            self._before_push.append(step.loss_scale.value.op)
+        self._new_gradients = device_grads
+        op, pairs = super().build_update(step, global_step, device_grads)
+        return tf.group(op, *self._puts_on_servers), pairs
+
+    def _make_buckets(self, pairs: Sequence[tuple[Tensor, Variable]]) -> list[Bucket]:
+        buckets = super()._make_buckets(pairs)
+        new_pairs = self.get_gradients_to_apply(
+            0, self.preprocess_device_grads(self._new_gradients)
+        )
+        bytes_to_stage = {
+            device: _NUM_SEGMENTS_ON_SERVERS * size // _NUM_STAGED_SEGMENTS
+            for device, size in self.bytes_of_servers.items()
+        }
+        for number, bucket in enumerate(super()._make_buckets(new_pairs)):
+            if bytes_to_stage[bucket.device] > 0:
+                bytes_to_stage[bucket.device] -= bucket.num_bytes
+                received = bucket.send()
+                area = StagingArea(
+                    bucket.device, received, f'staged_{bucket.name}_{self._config.worker}'
+                )
+                self._puts_on_servers.append(area.put(received))
+                # A worker that was lost has left its gradients there.
+                with tf.control_dependencies([area.clear()]):
+                    self.prologue.append(area.put(received))
+                buckets[number] = replace(bucket, tensors=area.get(), is_received=True)
+        return buckets
 
     def _store_for_next_step(self, name: str, value: Tensor) -> list[tf.Operation]:
         return self._puts(name, value)

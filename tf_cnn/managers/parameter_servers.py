@@ -26,7 +26,7 @@ _SLICE_BYTES = 512 << 10
 # larger ones, since a busy server takes some time to sum a segment; and its variables have more
 # slices, about as large as a segment. Their first values return while their last gradients are on
 # their way, but each slice costs time.
-_SEGMENT_BYTES, _MIN_SEGMENT_BYTES, _NUM_SEGMENTS = 2 << 20, 256 << 10, 32
+_SEGMENT_BYTES, _MIN_SEGMENT_BYTES, NUM_SEGMENTS = 2 << 20, 256 << 10, 32
 
 
 class TransferQueue:
@@ -59,12 +59,15 @@ class TransferQueue:
 class Bucket:
     """Packed gradients on the host of this worker, and the variables (or slices) of one server that
     they update.
+
+    is_received: whether the gradients are on the server already, as float32.
     """
 
     device: str
     tensors: list[Tensor]
     packer: Packer
     variables: Sequence[Variable]
+    is_received: bool = False
 
     @property
     def name(self) -> str:
@@ -77,6 +80,8 @@ class Bucket:
     def send(self, ops_to_wait_for: Sequence[tf.Operation] = ()) -> list[Tensor]:
         """Sends the gradients after these ops of the server, and returns them there, as float32."""
         tensors = self.tensors
+        if self.is_received:
+            return tensors
         if ops_to_wait_for:
             with tf.device(HOST_DEVICE), tf.control_dependencies(ops_to_wait_for):
                 tensors = [tf.identity(tensor) for tensor in tensors]
@@ -97,7 +102,8 @@ class ParameterServerVariables:
     Args:
       keeps_compact: whether refresh() casts each trainable variable to config.transfer once for
         all workers; otherwise it is cast for each worker that reads it.
-      reads_updates: whether workers read the variables in the step that updates them.
+      num_segments: into how many segments of about equal size the gradients are divided, for
+        workers that read the variables in the step that updates them; None for other workers.
     """
 
     def __init__(
@@ -106,13 +112,13 @@ class ParameterServerVariables:
         scope: str = 'v',
         *,
         keeps_compact: bool = False,
-        reads_updates: bool = False,
+        num_segments: int | None = None,
     ) -> None:
         self.slices: dict[str, list[Slice]] = {}
         # The cast value of each slice, by a reference to the slice's handle; refresh() writes it.
         self._compact_values: dict[Any, Variable] = {}
         self._keeps_compact = keeps_compact
-        self._reads_updates = reads_updates
+        self._num_segments = num_segments
         self._scope = scope
         self.server_bytes = dict.fromkeys(config.server_devices, 0)
         self._config = config
@@ -150,8 +156,8 @@ class ParameterServerVariables:
         emptiest_first = sorted(self.server_bytes, key=self.server_bytes.__getitem__)
         total, num_servers = num_bytes(shape), len(emptiest_first)
         num_slices = min(-(-total // _SLICE_BYTES), num_servers)
-        if self._reads_updates:
-            segment_bytes = -(-(sum(self.server_bytes.values()) + total) // _NUM_SEGMENTS)
+        if self._num_segments:
+            segment_bytes = -(-(sum(self.server_bytes.values()) + total) // self._num_segments)
             num_slices = max(num_slices, -(-total // max(_MIN_SEGMENT_BYTES, segment_bytes)))
         if num_slices < 2 or not self._config.flags.slice_variables:
             return [(emptiest_first[0], [0] * len(shape), shape)]
@@ -224,9 +230,9 @@ class ParameterServerVariables:
         """Returns a queue for each server, with segments that fit the size of its variables."""
         queues = {}
         for device, size in self.server_bytes.items():
-            most_bytes = max(_MIN_SEGMENT_BYTES, size // _NUM_SEGMENTS)
+            most_bytes = max(_MIN_SEGMENT_BYTES, size // NUM_SEGMENTS)
             queues[device] = TransferQueue(
-                most_bytes if self._reads_updates else min(_SEGMENT_BYTES, most_bytes)
+                most_bytes if self._num_segments else min(_SEGMENT_BYTES, most_bytes)
             )
         return queues
 

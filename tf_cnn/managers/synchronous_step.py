@@ -63,6 +63,8 @@ class SynchronousStep:
         variable.
 
         Args:
+          queues: the order of the gradients to each server, by device; without a queue all start at
+            once.
           take_step: adds the ops that apply the summed gradients and count the step. Its second
             argument is an op that must run before other variables change. Only called on the
             chief.
@@ -78,7 +80,8 @@ class SynchronousStep:
         bucket_sums: list[list[Tensor]] = []
         updated: dict[Any, tf.Operation] = {}
         for bucket in buckets:
-            sent_gradients = bucket.send(queues[bucket.device].ops_to_wait_for(bucket.num_bytes))
+            queue = queues.get(bucket.device)
+            sent_gradients = bucket.send(queue.ops_to_wait_for(bucket.num_bytes) if queue else ())
             sums = _accumulators(bucket)
             # The step ends only after every push. A global step read after the push might count
             # this step already.
@@ -101,7 +104,8 @@ class SynchronousStep:
                     released = _update_signal(bucket, self._config.worker).dequeue().op
                 updated |= {variable.handle.ref(): released for variable in bucket.variables}
                 segment_end = [released] if buckets_are_independent else sent_gradients
-            queues[bucket.device].add(segment_end)
+            if queue:
+                queue.add(segment_end)
         # tf.group joins the ops of each device on that device, so each device sends one signal
         # instead of one per tensor.
         all_pushed = tf.group(*pushed)

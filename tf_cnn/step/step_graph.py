@@ -197,7 +197,9 @@ def build_step_graph(
         loss = _reported_loss(config, towers)
         learning_rate = None
         if not config.params.run.forward_only:
-            learning_rate = config.learning_rate.rate_at(global_step.value)
+            # On a server, so that no update waits for a rate that crosses a link after gradients.
+            with tf.device(global_step.device):
+                learning_rate = config.learning_rate.rate_at(global_step.value)
             step = OptimizerStep(
                 optimizer,
                 learning_rate,
